@@ -5,20 +5,16 @@ is wrong if the command shows a traceback, hangs, does not name the damaged file
 undone, ends with an undocumented exit code, prints raw control characters, or floods the terminal.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from bad_sets.commands import COMMANDS
-from bad_sets.runner import KINDS, Result, cpu_count, print_table, run_cases, selected
+from bad_sets.runner import KINDS, cpu_count, print_table, run_cases, selected
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help="kinds whose names contain one of these")
     parser.add_argument("--commands", nargs="+", default=[], metavar="WORDS", help="commands, likewise")
@@ -26,16 +22,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--heavy", action="store_true", help="only the others")
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth of the kinds")
     parser.add_argument("--list", action="store_true", help="list kinds and commands")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all cases, with their output, as JSON Lines")
-    parser.add_argument("--compare", metavar="FILE", type=Path, help="list the cases that such a file has otherwise")
     parser.add_argument("--show", action="store_true", help="print the output of every case")
-    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the data sets of all cases there")
     parser.add_argument("-j", type=int, default=cpu_count(), metavar="N", help="cases at once (default: all cores)")
     return parser
 
 
-def main() -> int:
-    """Run the cases, print a table, and return 1 if any case has a problem."""
+def main():
     arguments = _parser().parse_args()
     names = selected(arguments.only, (kind.name for kind in KINDS))
     kinds = [kind for kind in KINDS if kind.name in names]
@@ -48,36 +40,15 @@ def main() -> int:
         print("\n".join([*(kind.name for kind in kinds), "", *(command.name for command in commands)]))
         return 0
     results = []
-    file = arguments.json.open("w") if arguments.json else None
     print(f"{len(kinds)} kinds, {len(commands)} commands", file=sys.stderr)
-    for result in run_cases(kinds, commands, at_once=arguments.j, keep=arguments.keep):
+    for result in run_cases(kinds, commands, at_once=arguments.j):
         results.append(result)
-        if file is not None:
-            print(json.dumps(vars(result)), file=file, flush=True)
         if arguments.show:
             print(f"--- {result.kind} | {result.command} | {result.code} | {result.seconds:.1f} s\n{result.output}")
         if sys.stderr.isatty():
             print(f"\r{len(results)} of {len(kinds) * len(commands)} cases", end="", file=sys.stderr)
     print_table(results)
-    if arguments.compare:
-        print_differences(arguments.compare, results)
     return int(any(result.problems for result in results))
-
-
-def print_differences(path: Path, results: Sequence[Result]) -> None:
-    """Print the cases that ended with another exit code, or with other problems, than in a file of `--json`."""
-    rows = {(row["kind"], row["command"]): row for row in map(json.loads, path.read_text("utf-8").splitlines())}
-    found = 0
-    for result in results:
-        before = rows.get((result.kind, result.command))
-        if before is None:
-            continue
-        now = {"code": result.code, "problems": list(result.problems)}
-        then = {"code": before["code"], "problems": before["problems"]}
-        if now != then:
-            found += 1
-            print(f"{result.kind} | {result.command}\n    before: {then}\n    now:    {now}")
-    print(f"{found} of {len(results)} cases differ from {path}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """Pytest configuration of the integration tests: one cache for builds, and modules shared by tests."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def build_cache(tmp_path_factory):
     """Builds are shared by all tests of a session, and nothing is enabled by the environment."""
     path = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -23,6 +20,6 @@ def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _use_build_cache(build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_build_cache(build_cache, monkeypatch):
     """Set the cache of these tests again: in a run of several packages each has a cache of its own."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(build_cache))

@@ -8,8 +8,6 @@ Each set, and each kind of damage of `support/bad_sets` to a small healthy set, 
 what a `TraceSet` finds, and a hash of all records. ``--compare`` lists the sets that differ, and how.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -19,12 +17,11 @@ import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="*", type=Path, default=[], metavar="DIR", help="data sets to read as well")
     parser.add_argument("--compare", nargs=2, type=Path, metavar="FILE", help="compare two outputs instead")
@@ -59,8 +56,7 @@ def main() -> int:
     return 0
 
 
-def show(name: str, root: Path) -> None:
-    """Print the results of one set."""
+def show(name, root):
     try:
         found = results(root)
     except Exception as error:  # noqa: BLE001 a difference like any other
@@ -68,14 +64,15 @@ def show(name: str, root: Path) -> None:
     print(json.dumps([name, found], sort_keys=True), flush=True)
 
 
-def results(root: Path) -> dict[str, Any]:
+def results(root):
     """The results of the packages for a set; paths are relative."""
     from fib_schema import TraceSet, validate
 
     report = validate(root)
     opened = TraceSet.from_path(root)
     plain = json.dumps(without_defaults(opened.to_dict()), sort_keys=True, default=str)
-    best = {name: str(opened.get_best_trace(name)) for name in opened.definitions}
+    traces = {name: opened.get_best_trace(name) for name in opened.definitions}
+    best = {name: trace and f"{trace.solution} on {trace.workload.uuid}" for name, trace in traces.items()}
     return {
         "counts": dict(report.counts),
         "validate": kinds_of(root, (*report.problems, *report.warnings)),
@@ -88,7 +85,7 @@ def results(root: Path) -> dict[str, Any]:
     }
 
 
-def without_defaults(plain: Any) -> Any:
+def without_defaults(plain):
     """Plain objects without what may be left out: null, empty lists and objects."""
     if isinstance(plain, dict):
         kept = {key: without_defaults(value) for key, value in plain.items()}
@@ -96,7 +93,7 @@ def without_defaults(plain: Any) -> Any:
     return [without_defaults(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
 
-def kinds_of(root: Path, problems: Any) -> dict[str, int]:
+def kinds_of(root, problems):
     """The problems by severity, code and place."""
     found = Counter(
         f"{p.severity} {p.code} {p.source}".replace(f"{root}/", "").replace(str(root), "") for p in problems
@@ -104,7 +101,7 @@ def kinds_of(root: Path, problems: Any) -> dict[str, int]:
     return dict(found)
 
 
-def compare(old: dict[str, Any], new: dict[str, Any]) -> int:
+def compare(old, new):
     """Print the sets whose results differ; returns 1 if any does."""
     differing = [name for name in old if old[name] != new.get(name)]
     for name in differing:

@@ -7,8 +7,6 @@ other winners, quarantines solutions, and forks children that make calls too; on
 It fails if an answer is wrong, a child fails, or no call was served by a solution.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -17,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -55,18 +53,17 @@ class Caller:
     new_shapes: int = 0
     inputs: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
 
-    def __attrs_post_init__(self) -> None:
+    def __attrs_post_init__(self):
         for rows in RECORDED:
             for value in range(4):
                 self._add(rows, float(value))
 
-    def _add(self, rows: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def _add(self, rows, value):
         x = torch.full((rows, WIDTH), value)
         self.inputs.append((x, plain(x)))
         return self.inputs[-1]
 
-    def call(self) -> None:
-        """One checked call."""
+    def call(self):
         chance = self.chance.random()
         if chance < 0.001:
             self.new_shapes += 1
@@ -78,26 +75,23 @@ class Caller:
         self.wrong += not torch.equal(function(x), expected)
         self.calls += 1
 
-    def run(self, calls: int) -> None:
-        """Make so many calls."""
+    def run(self, calls):
         for _ in range(calls):
             self.call()
 
 
-def functions(names: tuple[str, ...]) -> Mapping[str, Function]:
+def functions(names):
     """The engine's functions, routed by name."""
     return {name: fib_apply.apply(name)(lambda x: 2 * x + 1) for name in names}
 
 
-def change_winners(root: Path, chance: random.Random) -> None:
+def change_winners(root, chance):
     """Append traces by which each solution is faster, or slower, than the reference."""
     data = TraceSet.from_path(root)
     traces = []
     for name in data.definitions:
         latency = chance.choice((0.1, 0.1, 5.0))
         for trace in data.traces[name][: len(RECORDED)]:
-            assert trace.evaluation is not None
-            assert trace.evaluation.performance is not None
             performance = attrs.evolve(trace.evaluation.performance, latency_ms=latency, speedup_factor=1 / latency)
             when = f"2026-01-02T{time.strftime('%H:%M:%S')}.{time.time_ns() % 10**9 // 1000:06}Z"
             evaluation = attrs.evolve(trace.evaluation, performance=performance, timestamp=when)
@@ -105,7 +99,7 @@ def change_winners(root: Path, chance: random.Random) -> None:
     data.add_traces(traces)
 
 
-def fork(caller: Caller) -> bool:
+def fork(caller):
     """Make calls in a forked child; returns whether all were right."""
     child = os.fork()
     if child == 0:
@@ -118,9 +112,7 @@ def fork(caller: Caller) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def disturb(
-    runtime: fib_apply.ApplyRuntime, root: Path, mine: Caller, chance: random.Random, done: Counter[str]
-) -> None:
+def disturb(runtime, root, mine, chance, done):
     """One reload, quarantine or fork."""
     kind = chance.choice(("reload", "quarantine", "fork", "fork"))
     if kind == "reload":
@@ -136,8 +128,7 @@ def disturb(
     done[kind] += 1
 
 
-def main() -> int:
-    """Start the threads and disturb them until all calls are made."""
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=10_000_000, metavar="N", help="of all threads (default: 10^7)")
     parser.add_argument("--threads", type=int, default=8, metavar="N", help="that call (default: 8)")

@@ -3,15 +3,12 @@
 All other parts are real: tracing in both modes, data sets of arms, warm-up, routed engines and two ranks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -24,7 +21,6 @@ STAND_INS = FOLDER.parent / "packages" / "fib-integrations" / "tests" / "support
 DECODE, PREFILL = "gqa_paged_decode_h32_kv8_d128_ps64", "gqa_paged_prefill_causal_h32_kv8_d128_ps64"
 NORM = "rmsnorm_h4096"
 BEST = "the fallback is the best"
-ARMS = ("routed", "winners", "slow")
 
 
 @attrs.frozen
@@ -34,27 +30,24 @@ class Harness:
     out: Path
     environment: dict[str, str]
 
-    def run(self, program: Path, *arguments: str, code: int = 0) -> str:
-        """Run a program; its output."""
+    def run(self, program, *arguments, code=0):
         command = [sys.executable, str(program), *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def trace(self, mode: str, code: int = 0) -> str:
-        """Trace a mode."""
+    def trace(self, mode, code=0):
         return self.run(ENGINES / "vllm_arms.py", "trace", str(self.out), "--mode", mode, code=code)
 
-    def engine(self, arm: str, mode: str = "eager", **settings: str) -> dict[str, Any]:
-        """The record of an engine process."""
+    def engine(self, arm, mode="eager"):
         record = self.out / f"{arm}-{mode}.json"
         arguments = ["engine", str(self.out), "--arm", arm, "--mode", mode, "--record", str(record), "--turns", "1"]
-        self.run(ENGINES / "vllm_arms.py", *arguments, "--settings", json.dumps(settings))
+        self.run(ENGINES / "vllm_arms.py", *arguments)
         return dict(json.loads(record.read_text()))
 
 
 @pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+def harness(tmp_path_factory):
     """A folder with traced workloads, made-up evaluations and the arms."""
     folder = tmp_path_factory.mktemp("engines")
     site, out = folder / "site", folder / "out"
@@ -83,14 +76,14 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
 @needs_data_set
 @pytest.mark.slow
 class TestProcesses:
-    def test_both_modes_are_traced(self, harness: Harness) -> None:
+    def test_both_modes_are_traced(self, harness):
         workloads = TraceSet.from_path(harness.out / "dataset").workloads
         assert {trace.workload.axes["batch_size"] for trace in workloads[DECODE]} == {1, 4}
         assert len(workloads[DECODE]) > len(TraceSet.from_path(harness.out / "arms" / "routed").definitions)
         captured = json.loads((harness.out / "traced-graphs.json").read_text())["captured"]
         assert captured["traced"] == {DECODE: 2}
 
-    def test_calls_of_the_overhead_arm_are_decided_by_their_keys(self, harness: Harness) -> None:
+    def test_calls_of_the_overhead_arm_are_decided_by_their_keys(self, harness):
         """Attention goes to the original, which is the best by a recorded key; the norm is called as a solution."""
         plain, routed = harness.engine("plain"), harness.engine("routed")
         assert routed["tokens"] == plain["tokens"]
@@ -99,25 +92,24 @@ class TestProcesses:
         assert not routed["unsupported"]
         assert not any(plain[kind] for kind in ("hits", "misses", "unsupported"))
 
-    def test_slow_solutions_are_called(self, harness: Harness) -> None:
+    def test_slow_solutions_are_called(self, harness):
         slow = harness.engine("slow")
         assert {name for name, count in slow["hits"].items() if count} == {DECODE, PREFILL, NORM}
         assert not slow["misses"]
 
-    def test_captured_calls_are_counted(self, harness: Harness) -> None:
+    def test_captured_calls_are_counted(self, harness):
         record = harness.engine("routed", "graphs")
         assert record["captured"]["misses"] == {f"{DECODE}: not recorded": 2}
         assert set(record["misses"]) == {f"{PREFILL}: {BEST}"}
 
-    def test_two_ranks_are_traced_and_routed(self, harness: Harness, free_port: int) -> None:
-        two = attrs.evolve(harness, environment={**harness.environment, "VLLM_PORT": str(free_port)})
-        two.run(ENGINES / "two_ranks.py", "trace", str(two.out))
-        printed = two.run(ENGINES / "two_ranks.py", "route", str(two.out), "routed")
+    def test_two_ranks_are_traced_and_routed(self, harness):
+        harness.run(ENGINES / "two_ranks.py", "trace", str(harness.out))
+        printed = harness.run(ENGINES / "two_ranks.py", "route", str(harness.out), "routed")
         assert f"by rank 0 in the last generation: {{'{PREFILL}': 1, '{DECODE}': 2}}" in printed
         for name in ("trace", "route-routed"):
-            assert json.loads((two.out / "two-ranks" / f"{name}.json").read_text())["problems"] == []
+            assert json.loads((harness.out / "two-ranks" / f"{name}.json").read_text())["problems"] == []
 
-    def test_the_tutorial_is_followed(self, harness: Harness, tmp_path: Path) -> None:
+    def test_the_tutorial_is_followed(self, harness, tmp_path):
         """All its commands but the benchmark are the real ones; Triton interprets its kernel."""
         commands = {
             "python": '"$@"',
@@ -142,14 +134,6 @@ class TestProcesses:
         assert found["problems"] == []
         assert f"{PREFILL}: 0 calls routed, the others: {{'{BEST}'" in found["value"]
 
-    @pytest.fixture
-    def free_port(self) -> int:
-        import socket
-
-        with socket.socket() as made:
-            made.bind(("127.0.0.1", 0))
-            return int(made.getsockname()[1])
-
 
 FLASHINFER_JIT = """
 import os, pathlib
@@ -167,7 +151,7 @@ gen_batch_prefill_module = Module
 """
 
 
-def test_libraries_of_flashinfer_are_compiled_for_its_folder_of_libraries(tmp_path: Path) -> None:
+def test_libraries_of_flashinfer_are_compiled_for_its_folder_of_libraries(tmp_path):
     modules = tmp_path / "site" / "flashinfer" / "jit" / "attention" / "modules.py"
     modules.parent.mkdir(parents=True)
     modules.write_text(FLASHINFER_JIT)

@@ -1,13 +1,9 @@
 """The table of honest solutions: what it covers, and that solutions compile and never wait for the device."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from ahead_compilation import Ahead, AheadCase
+from ahead_compilation import AheadCase, children
 from public_data_set import definition_names, needs_data_set
 from solution_table import FOLDER, capturable_entry, entries_for, solution_table
 
@@ -22,17 +18,17 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def ahead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ahead]:
+def ahead(tmp_path_factory):
     if find_spec("triton") is None:
         pytest.skip("needs the extra 'triton'")
-    yield from Ahead.children(tmp_path_factory.mktemp("cache"))
+    yield from children(tmp_path_factory.mktemp("cache"))
 
 
-def test_every_definition_has_a_solution_that_a_graph_can_capture() -> None:
+def test_every_definition_has_a_solution_that_a_graph_can_capture():
     assert [name for name in definition_names() if capturable_entry(name) is None] == []
 
 
-def test_every_file_has_an_entry_that_implements_a_definition() -> None:
+def test_every_file_has_an_entry_that_implements_a_definition():
     entries = {entry.file: entry for entry in solution_table()}
     assert set(entries) == {file.name for file in FOLDER.iterdir() if file.suffix in {".py", ".cu", ".cpp"}}
     assert len(entries) == len(solution_table())
@@ -41,15 +37,15 @@ def test_every_file_has_an_entry_that_implements_a_definition() -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_waits_for_the_device_is_found(tmp_path: Path) -> None:
+def test_a_file_that_waits_for_the_device_is_found(tmp_path):
     """The check itself: ``gqa_paged_prefill_torch.py`` reads offsets on the host."""
     case = AheadCase("gqa_paged_prefill_torch.py", "gqa_paged_prefill_causal_h32_kv8_d128_ps1", False)
-    for ahead in Ahead.children(tmp_path):
+    for ahead in children(tmp_path):
         with pytest.raises(pytest.fail.Exception, match="DataDependent"):
             ahead(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_solution_compiles_and_never_waits(case: AheadCase, ahead: Ahead) -> None:
+def test_solution_compiles_and_never_waits(case, ahead):
     ahead(case)

@@ -4,17 +4,13 @@ Each solution runs one case with every change and all cases in the slow tests: o
 and where there is a device also there, and replayed from a CUDA graph.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 import attrs
 import pytest
 from fib_compile.device import is_cuda_available
 from public_data_set import definition_names, needs_data_set
-from solution_cases import Case, Check, children
+from solution_cases import Case, children
 from solution_table import entry_of
 
 # Attention
@@ -31,22 +27,8 @@ DSA = "dsa_paged_triton.py"
 FAMILIES = (GQA_DECODE, GQA_PAGED, GQA_RAGGED, MLA_DECODE, MLA_PAGED, MLA_RAGGED, DSA)
 
 
-def _paged(
-    solution: str,
-    definition: str,
-    kv_indptr: list[int],
-    last: list[int] | None = None,
-    qo_indptr: list[int] | None = None,
-) -> Case:
-    """A case of attention over these pages; with ragged keys, a page is one key.
-
-    Args:
-        solution: The file of the solution.
-        definition: The name of the definition.
-        kv_indptr: Offsets of pages.
-        last: Lengths of the last pages, where pages have more than one token.
-        qo_indptr: Offsets of queries, for a prefill.
-    """
+def _paged(solution, definition, kv_indptr, last=None, qo_indptr=None):
+    """A case of attention over these pages; ragged keys are pages of one; `last` has the lengths of last pages."""
     total = kv_indptr[-1]
     axes = {"batch_size": len(kv_indptr) - 1, "len_indptr": len(kv_indptr), "num_pages": total + 3}
     axes |= {"num_kv_indices": total, "total_kv": total, "total_q": qo_indptr[-1] if qo_indptr else 0}
@@ -77,44 +59,26 @@ ATTENTION = (
     Case(DSA, "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", {"num_tokens": 3, "num_pages": 3}),
 )
 """Sequences without keys, without queries, shorter than a page, with fewer queries than keys; padding."""
+
+
+def _padded(case, buffer, *replays):
+    """A case with a buffer for page numbers, and replays with these offsets and lengths of the last pages."""
+    given = [{"kv_indptr": offsets, **({"kv_last_page_len": last} if last else {})} for offsets, last in replays]
+    return attrs.evolve(case, replays=given, buffer=buffer, about="padded")
+
+
+_PAGES_OF_ONE = _paged(GQA_DECODE, "gqa_paged_decode_h5_kv1_d128_ps1", [0, 0, 3, 73, 74])
+_PAGES_OF_64 = _paged(GQA_DECODE, "gqa_paged_decode_h6_kv1_d128_ps64", [0, 5, 5, 6], [17, 1, 9])
+_LATENT = _paged(MLA_DECODE, "mla_paged_decode_h8_ckv512_kpe64_ps1", [0, 0, 3, 40])
+_LATENT_OF_64 = _paged(MLA_DECODE, "mla_paged_decode_h16_ckv512_kpe64_ps64", [0, 4, 4, 5], [17, 1, 64])
 PADDED = (
-    attrs.evolve(
-        _paged(GQA_DECODE, "gqa_paged_decode_h5_kv1_d128_ps1", [0, 0, 3, 73, 74]),
-        replays=[
-            {"kv_indptr": [0, 40, 41, 300, 300]},
-            {"kv_indptr": [0, 1, 2, 3, 3]},
-            {"kv_indptr": [0, 0, 0, 0, 400]},
-        ],
-        buffer=400,
-        about="padded",
+    _padded(_PAGES_OF_ONE, 400, ([0, 40, 41, 300, 300], None), ([0, 1, 2, 3, 3], None), ([0, 0, 0, 0, 400], None)),
+    _padded(_PAGES_OF_64, 20, ([0, 1, 9, 9], [64, 3, 1]), ([0, 1, 1, 2], [1, 1, 64])),
+    _padded(
+        attrs.evolve(_PAGES_OF_64, solution=GQA_DECODE_TORCH), 20, ([0, 1, 9, 9], [64, 3, 1]), ([0, 1, 4, 20], None)
     ),
-    attrs.evolve(
-        _paged(GQA_DECODE, "gqa_paged_decode_h6_kv1_d128_ps64", [0, 5, 5, 6], [17, 1, 9]),
-        replays=[
-            {"kv_indptr": [0, 1, 9, 9], "kv_last_page_len": [64, 3, 1]},
-            {"kv_indptr": [0, 1, 1, 2], "kv_last_page_len": [1, 1, 64]},
-        ],
-        buffer=20,
-        about="padded",
-    ),
-    attrs.evolve(
-        _paged(GQA_DECODE_TORCH, "gqa_paged_decode_h6_kv1_d128_ps64", [0, 5, 5, 6], [17, 1, 9]),
-        replays=[{"kv_indptr": [0, 1, 9, 9], "kv_last_page_len": [64, 3, 1]}, {"kv_indptr": [0, 1, 4, 20]}],
-        buffer=20,
-        about="padded",
-    ),
-    attrs.evolve(
-        _paged(MLA_DECODE, "mla_paged_decode_h8_ckv512_kpe64_ps1", [0, 0, 3, 40]),
-        replays=[{"kv_indptr": [0, 20, 90, 91]}, {"kv_indptr": [0, 1, 2, 2]}],
-        buffer=150,
-        about="padded",
-    ),
-    attrs.evolve(
-        _paged(MLA_DECODE, "mla_paged_decode_h16_ckv512_kpe64_ps64", [0, 4, 4, 5], [17, 1, 64]),
-        replays=[{"kv_indptr": [0, 1, 6, 6], "kv_last_page_len": [64, 3, 1]}],
-        buffer=11,
-        about="padded",
-    ),
+    _padded(_LATENT, 150, ([0, 20, 90, 91], None), ([0, 1, 2, 2], None)),
+    _padded(_LATENT_OF_64, 11, ([0, 1, 6, 6], [64, 3, 1])),
 )
 """Page numbers in a longer buffer whose rest is no pages, and other totals at the same addresses."""
 PACKED = tuple(
@@ -167,16 +131,16 @@ _BFLOAT16_HALF = 0x3F00
 """The bits of 0.5."""
 
 
-def _experts(definition: str, about: str, tokens: int, **options: Any) -> Case:
+def _experts(definition, about, tokens, **options):
     constants = SMALL | _EXPERT_AXES.get(definition, {"num_experts": EXPERTS})
     return Case(MOE, definition, {"seq_len": tokens}, constants=constants, about=about, **options)
 
 
-def _logits(definition: str, about: str, rows: list[list[float]], **tensors: Any) -> Case:
+def _logits(definition, about, rows, **tensors):
     return _experts(definition, about, len(rows), tensors={"routing_logits": rows, **tensors})
 
 
-def _routed(definition: str, about: str, experts: list[list[int]]) -> Case:
+def _routed(definition, about, experts):
     """A case of packed experts, each with the weight 0.5."""
     packed = [[expert << 16 | _BFLOAT16_HALF for expert in row] for row in experts]
     return _experts(definition, about, len(experts), tensors={"topk_ids": packed})
@@ -213,7 +177,7 @@ TIED = [0.25, 0.2, 0.05, 0.2, 0.2, 0.05, 0.025, 0.025]
 STEEP = [0.0, 0.01, 0.9, 0.0, 0.05, 0.02, 0.02, 0.0]
 
 
-def _draws(definition: str, about: str, *rows: tuple[list[float], Any, float | None]) -> Case:
+def _draws(definition, about, *rows):
     """A case with these probabilities, top-k and top-p."""
     probs, top_k, top_p = ([*column] for column in zip(*rows, strict=True))
     limits = {"top_k": top_k, "top_p": top_p}
@@ -222,7 +186,7 @@ def _draws(definition: str, about: str, *rows: tuple[list[float], Any, float | N
     return Case(SAMPLING, definition, axes, tensors, constants, about=about)
 
 
-def _random_draws(definition: str, seed: int) -> Case:
+def _random_draws(definition, seed):
     """A case of random rows, of which a program reads the longer ones in several parts."""
     size = (500, 1000, 5000)[seed]
     return Case(SAMPLING, definition, {"batch_size": 3}, {}, {"vocab_size": size}, seed=seed, about=f"{size} tokens")
@@ -249,31 +213,31 @@ HEADS = {"num_q_heads": 2, "num_k_heads": 2, "num_v_heads": 4}
 """Fewer heads than in the data set; every solution reads them from the tensors."""
 
 
-def _decode(about: str, batch: int, **options: Any) -> Case:
+def _decode(about, batch, **options):
     axes = {"batch_size": batch}
     return Case(GDN, "gdn_decode_qk8_v16_d128_k_last", axes, constants=HEADS, about=about, **options)
 
 
-def _several(about: str, slots: list[int], tokens: int) -> Case:
+def _several(about, slots, tokens):
     """A case of several tokens per sequence; the reference writes to the optional buffer, which is no output."""
     axes, absent = {"batch_size": len(slots), "seq_len": tokens, "pool_size": 5}, ("intermediate_states_buffer",)
     tensors = {"initial_state_indices": slots}
     return Case(GDN, "gdn_mtp_qk8_v16_d128_k_last", axes, tensors, HEADS, absent, about=about)
 
 
-def _prefill(about: str, offsets: list[int], **options: Any) -> Case:
+def _prefill(about, offsets, **options):
     axes = {"total_seq_len": offsets[-1], "num_seqs": len(offsets) - 1, "len_cu_seqlens": len(offsets)}
     tensors = {"cu_seqlens": offsets}
     return Case(GDN, "gdn_prefill_qk8_v16_d128_k_last", axes, tensors, HEADS, about=about, **options)
 
 
-def _update(about: str, slots: list[int], **options: Any) -> Case:
+def _update(about, slots, **options):
     axes, tensors = {"batch_size": len(slots), "state_cache_size": 6}, {"state_batch_indices": slots}
     constants = {"nheads": 8, "ngroups": 2}
     return Case(SSU, "mamba_ssu_decode_h64_d64_s128_ng4", axes, tensors, constants, about=about, **options)
 
 
-def _rotation(about: str, positions: list[int], query_heads: int, key_heads: int) -> Case:
+def _rotation(about, positions, query_heads, key_heads):
     axes = {"num_tokens": len(positions), "num_qo_heads": query_heads, "num_kv_heads": key_heads, "max_seq_len": 40}
     return Case(ROPE, "rope_with_cos_sin_cache_neox_style_d128_rd64", axes, {"positions": positions}, about=about)
 
@@ -308,7 +272,7 @@ pytestmark = needs_data_set
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
+def on_cpu(tmp_path_factory):
     """Checks a case on the CPU, Triton's through its interpreter."""
     if find_spec("triton") is None:
         pytest.skip("needs the extra 'triton'")
@@ -316,7 +280,7 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
 
 
 @pytest.fixture(scope="module")
-def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
+def on_gpu(tmp_path_factory):
     """Checks a case on a CUDA device, and replayed from a CUDA graph."""
     if not is_cuda_available():
         pytest.skip("there is no CUDA device")
@@ -324,23 +288,23 @@ def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
 
 
 @pytest.mark.parametrize("case", FEW.values(), ids=str)
-def test_each_solution_agrees_with_a_reference(case: Case, on_cpu: Check) -> None:
+def test_each_solution_agrees_with_a_reference(case, on_cpu):
     on_cpu(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case not in FEW.values()], ids=str)
-def test_solution_agrees_with_the_reference(case: Case, on_cpu: Check) -> None:
+def test_solution_agrees_with_the_reference(case, on_cpu):
     on_cpu(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FAMILY_CASES, ids=str)
-def test_solution_agrees_for_every_definition_of_its_family(case: Case, on_cpu: Check) -> None:
+def test_solution_agrees_for_every_definition_of_its_family(case, on_cpu):
     on_cpu(case)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", [*CASES, *CUDA_CASES, *FAMILY_CASES], ids=str)
-def test_solution_agrees_on_a_device(case: Case, on_gpu: Check) -> None:
+def test_solution_agrees_on_a_device(case, on_gpu):
     on_gpu(case)

@@ -13,13 +13,10 @@ usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OU
   evaluations must be slower in the engine.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -27,7 +24,7 @@ from fib_apply import ApplyConfig
 from fib_apply.selection.table import ApplyTable, local_hardware
 from fib_integrations.adapters import select_adapters
 from fib_integrations.baselines import baseline_solutions
-from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet
+from fib_schema import BuildSpec, Solution, SourceFile, TraceSet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from solution_table import entries_for
@@ -56,7 +53,7 @@ def run(hidden_states, weight, output):
 """
 
 
-def engine_kernel(definition: Definition) -> Solution | None:
+def engine_kernel(definition):
     """The kernel that vLLM itself calls: its own for norms, FlashInfer's for attention; None for other definitions.
 
     There is none for the sum with a norm: vLLM's writes both results in place, which a definition cannot say.
@@ -73,17 +70,17 @@ def engine_kernel(definition: Definition) -> Solution | None:
     return found[-1] if found else None
 
 
-def adapter_baselines(definition: Definition) -> tuple[Solution, ...]:
+def adapter_baselines(definition):
     """The solutions that are the function which adapters replace; the last one has the settings that vLLM chooses."""
     made = (baseline_solutions(adapter, definition) for adapter in select_adapters(None))
     return next((several for several in made if several), ())
 
 
-def _extended(solution: Solution, text: str) -> list[SourceFile]:
+def _extended(solution, text):
     return [attrs.evolve(source, content=source.content + text) for source in solution.sources]
 
 
-def solutions_for(definition: Definition) -> Iterator[Solution]:
+def solutions_for(definition):
     """All solutions of all arms; none where the engine's kernel is not known, with which others must be compared."""
     if (kernel := engine_kernel(definition)) is None:
         return
@@ -95,15 +92,14 @@ def solutions_for(definition: Definition) -> Iterator[Solution]:
             yield entry.solution(definition, "cuda", f"{OWN}{entry.language}_{definition.name}")
 
 
-def write_solutions(out: Path) -> None:
-    """Add the solutions for each definition that has workloads."""
+def write_solutions(out):
     data_set = TraceSet.from_path(out / "dataset")
     known = set(data_set.solution_names())
     made = [one for name in data_set.workloads for one in solutions_for(data_set.get_definition(name))]
     data_set.add_solutions([one for one in made if one.name not in known])
 
 
-def write_arms(out: Path) -> None:
+def write_arms(out):
     """Write the data set of each arm that is not there."""
     source = TraceSet.from_path(out / "dataset")
     for arm in ARMS:
@@ -125,7 +121,7 @@ def write_arms(out: Path) -> None:
         partial.rename(folder)
 
 
-def _of_arm(definition: Definition, solutions: Sequence[Solution], arm: str) -> Iterator[Solution]:
+def _of_arm(definition, solutions, arm):
     """The solutions of a definition that an arm has."""
     kernel = engine_kernel(definition)
     named = None if arm == "slow" else kernel
@@ -135,7 +131,7 @@ def _of_arm(definition: Definition, solutions: Sequence[Solution], arm: str) -> 
             yield solution
 
 
-def problems_of_arms(out: Path) -> Iterator[str]:
+def problems_of_arms(out):
     """Definitions of arms for which the evaluations choose nothing on this machine: rounds would measure nothing."""
     hardware = local_hardware()
     for arm in ARMS:
@@ -155,13 +151,12 @@ def problems_of_arms(out: Path) -> Iterator[str]:
             yield f"{arm}: it has no solutions"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command."""
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("solutions", "arms"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
-    problems: list[str] = []
+    problems = []
     if options.command == "solutions":
         write_solutions(options.out)
     else:

@@ -1,18 +1,12 @@
 """Tables of what `arm_turns.py` measured, with 95 % intervals, and the problems that make a run prove nothing."""
 
-from __future__ import annotations
-
-import argparse
 import json
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from arm_turns import Key, decided, is_same_model, place, planned
+from arm_turns import decided, is_same_model, place, planned
 
 LEAST_ROUNDS = 5
 SPEED, FIRST = "tokens_per_second", "first_token_ms"
@@ -23,13 +17,8 @@ _T_975 = (
 )  # fmt: skip
 """Quantiles of Student's t distribution for 95 % intervals, from one degree of freedom on."""
 
-Record = Mapping[str, Any]
-Records = Mapping[Key, Record]
-Estimate = tuple[float, float, float]
-"""A mean and its 95 % interval."""
 
-
-def interval(values: Sequence[float]) -> Estimate:
+def interval(values):
     """The mean, and its 95 % interval; infinite for a single value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
@@ -39,7 +28,7 @@ def interval(values: Sequence[float]) -> Estimate:
     return mean, mean - half, mean + half
 
 
-def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+def ratio(rounds):
     """The ratio of an arm's values to plain's, with a 95 % interval.
 
     Within a round the values of a turn are compared, and the median ratio counts. It is the only value of the round, as
@@ -55,12 +44,11 @@ def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate
     return math.exp(mean), math.exp(low), math.exp(high)
 
 
-def of_arm(records: Records, mode: str, arm: str) -> dict[int, Record]:
-    """The records of an arm, by round."""
+def of_arm(records, mode, arm):
     return {n: record for (n, m, a), record in records.items() if (m, a) == (mode, arm)}
 
 
-def pairs_of(records: Records, mode: str, arm: str, name: str) -> dict[int, tuple[Sequence[float], Sequence[float]]]:
+def pairs_of(records, mode, arm, name):
     """The values of an arm and of plain in each round that has both."""
     plain = of_arm(records, mode, "plain")
     return {n: (record[name], plain[n][name]) for n, record in of_arm(records, mode, arm).items() if n in plain}
@@ -72,13 +60,12 @@ _OTHER_KERNELS = ("winners", "slow")
 """Arms whose kernels may round otherwise; the decode of `slow` has a plan of its own."""
 
 
-def records_of(out: Path, options: argparse.Namespace) -> dict[Key, Record]:
-    """The records that are there."""
+def records_of(out, options):
     wanted = [key for group in planned(options.rounds, options.arms, options.modes) for key in group]
     return {key: json.loads(path.read_text()) for key in wanted if (path := place(out, key)).exists()}
 
 
-def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
+def problems_of(records, options):
     """Reasons why the records prove nothing, or a claim that does not hold."""
     found = []
     machines = {record["machine"] for record in records.values()}
@@ -101,7 +88,7 @@ def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
     return found
 
 
-def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
+def _problems_of_routing(records, mode):
     """Runs without hits, and rankings that do not carry over.
 
     With CUDA graphs, calls of decode are counted while these are captured, and only winners may be captured: the
@@ -123,14 +110,7 @@ def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
         yield f"{mode}, slow: not slower than plain, although its solutions are"
 
 
-def _problems_of_settings(folder: Path) -> Iterator[str]:
-    """Settings of vLLM that were not run, if any were tried."""
-    for path in sorted(folder.glob("*.failed")):
-        yield f"eager, routed, {path.stem}: not run"
-
-
-def report(out: Path, options: argparse.Namespace) -> int:
-    """Print the tables; 1 if there is a problem."""
+def report(out, options):
     records = records_of(out, options)
     if not records:
         print("no records", file=sys.stderr)
@@ -157,9 +137,7 @@ def report(out: Path, options: argparse.Namespace) -> int:
         print_device_times({arm: record["device_ms"] for arm, record in of_first.items()}, mode)
     for path in sorted((out / "settings").glob("*.json")):
         _print_counts(f"eager, routed, {path.stem}", [json.loads(path.read_text())])
-    for path in sorted((out / "settings").glob("*.failed")):
-        print(f"\neager, routed, {path.stem}: not run, {path.read_text().strip()}")
-    problems = [*problems_of(records, options), *_problems_of_settings(out / "settings")]
+    problems = problems_of(records, options)
     for name in ("two-ranks/trace", "two-ranks/route-routed", "two-ranks/route-winners", "tutorial/followed"):
         if (path := out / f"{name}.json").exists():
             found = json.loads(path.read_text())
@@ -172,7 +150,7 @@ def report(out: Path, options: argparse.Namespace) -> int:
     return int(bool(problems))
 
 
-def _row(records: Records, mode: str, arm: str) -> str:
+def _row(records, mode, arm):
     mine = of_arm(records, mode, arm)
     cells = [mode, arm, str(len(mine))]
     for name, digits in (("tokens_per_second", 0), ("first_token_ms", 2)):
@@ -184,10 +162,10 @@ def _row(records: Records, mode: str, arm: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _print_counts(title: str, records: Sequence[Record]) -> None:
+def _print_counts(title, records):
     """Print the sums of what was counted; at the start of the engine, that includes the capture of graphs."""
     for kind in ("hits", "misses", "unsupported"):
-        total: Counter[str] = Counter()
+        total = Counter()
         for record in records:
             total.update(record[kind])
         print(f"\n{title}, {kind}: {sum(total.values())}")
@@ -195,9 +173,9 @@ def _print_counts(title: str, records: Sequence[Record]) -> None:
             print(f"- {name}: {count}")
 
 
-def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> None:
+def print_device_times(arms, mode):
     """Print the time of the longest kernels in each arm, of one generation in the first round."""
-    longest: Counter[str] = Counter()
+    longest = Counter()
     for times in arms.values():
         longest |= Counter(times)
     print(f"\n| device time in ms, {mode} | {' | '.join(arms)} |\n| --- |{' --- |' * len(arms)}")

@@ -6,24 +6,18 @@ program differ as well, so that a measurement has several rounds. Records are fi
 rounds that are missing. Records of another machine, or of another model or version, are set aside and measured again.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
-Key = tuple[int, str, str]
-"""Round, mode and arm of an engine process."""
 ROUTED = ("routed", "winners", "slow")
 """The arms with a data set of their own."""
 BEST_IS_ORIGINAL = "the fallback is the best"
@@ -38,46 +32,41 @@ _MARGIN = 1.2
 """Factor on the longest round so far that has to fit into the time that is left."""
 
 
-def layers_of(options: argparse.Namespace, mode: str) -> int:
-    """The layers of the model in a mode."""
-    layers: int = options.graph_layers if mode == "graphs" else options.layers
-    return layers
+def layers_of(options, mode):
+    return options.graph_layers if mode == "graphs" else options.layers
 
 
-def planned(rounds: int, arms: Sequence[str], modes: Sequence[str]) -> Iterator[list[Key]]:
+def planned(rounds, arms, modes):
     """The engine processes that take turns; their order rotates from round to round."""
     for number in range(rounds):
         for mode in modes:
             yield [(number, mode, arm) for arm in _rotated(arms, number)]
 
 
-def place(out: Path, key: Key) -> Path:
-    """The record of one engine process."""
+def place(out, key):
     number, mode, arm = key
     return out / "rounds" / f"{number:03}-{mode}-{arm}.json"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path, text):
     """Replace a file by a whole one: a reader finds the old text or the new one, whenever the writer is killed."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     partial.write_text(text)
     partial.replace(path)
 
 
-def decided(counts: Mapping[str, Mapping[str, int]], beginning: str = "") -> int:
+def decided(counts, beginning=""):
     """Calls that a recorded key decided, of definitions with a beginning: hits, and those served by the original."""
     hits = sum(count for name, count in counts["hits"].items() if name.startswith(beginning))
     best = (count for name, count in counts["misses"].items() if name.startswith(beginning) and _is_best(name))
     return hits + sum(best)
 
 
-def _is_best(miss: str) -> bool:
+def _is_best(miss):
     return miss.endswith(f": {BEST_IS_ORIGINAL}")
 
 
-def measure(
-    out: Path, options: argparse.Namespace, engine: Sequence[str], clock: Callable[[], float] = time.monotonic
-) -> int:
+def measure(out, options, engine, clock=time.monotonic):
     """Measure the rounds that are missing, as long as another one fits into the time.
 
     Imports take as long as the start of an engine, so the processes of the next round import while those of this one
@@ -98,7 +87,7 @@ def measure(
         stray.unlink()
     end, durations = clock() + options.seconds, [options.longest]
     missing = [group for group in planned(options.rounds, options.arms, options.modes) if not _is_complete(out, group)]
-    processes: dict[Key, EngineProcess] = {}
+    processes = {}
     set_aside = 0
     try:
         for group, following in zip_longest(missing, missing[1:], fillvalue=()):
@@ -143,7 +132,7 @@ def measure(
     return AGAIN if set_aside else 0
 
 
-def _set_others_aside(out: Path, group: Sequence[Key]) -> int:
+def _set_others_aside(out, group):
     """Move the records that cannot be compared with those of a new round; their number."""
     records = {path: json.loads(path.read_text()) for path in (out / "rounds").glob("*.json")}
     new, mode = records[place(out, group[0])], group[0][1]
@@ -161,13 +150,13 @@ def _set_others_aside(out: Path, group: Sequence[Key]) -> int:
     return len(others)
 
 
-def is_same_model(record: Mapping[str, Any], other: Mapping[str, Any], *, is_same_mode: bool) -> bool:
+def is_same_model(record, other, *, is_same_mode):
     """Whether two records are of the same versions, and of as many layers if they are of one mode."""
     first, second = ({**one["shape"], **({} if is_same_mode else {"layers": 0})} for one in (record, other))
     return bool(first == second)
 
 
-def _nothing_decided(out: Path, group: Sequence[Key]) -> str | None:
+def _nothing_decided(out, group):
     """The problem of an eager round in which no recorded key decided a call: all others would have it, too.
 
     Of `winners`, the evaluations may choose nothing: no own kernel is faster.
@@ -179,7 +168,7 @@ def _nothing_decided(out: Path, group: Sequence[Key]) -> str | None:
     return None
 
 
-def _finish(processes: Sequence[EngineProcess], command: str) -> None:
+def _finish(processes, command):
     """Let processes write their records, one after another, and end, all at the same time."""
     for process in processes:
         process.request(command)
@@ -189,26 +178,26 @@ def _finish(processes: Sequence[EngineProcess], command: str) -> None:
         process.wait_for_end()
 
 
-def _rotated(items: Sequence[T], turns: int) -> list[T]:
+def _rotated(items, turns):
     turn = turns % len(items)
     return [*items[turn:], *items[:turn]]
 
 
-def _is_complete(out: Path, group: Sequence[Key]) -> bool:
+def _is_complete(out, group):
     return all(place(out, key).exists() for key in group)
 
 
-def _partial(out: Path, key: Key) -> Path:
+def _partial(out, key):
     return place(out, key).with_suffix(".partial")
 
 
-def _command(out: Path, options: argparse.Namespace, engine: Sequence[str], key: Key) -> list[str]:
+def _command(out, options, engine, key):
     _, mode, arm = key
     command = [*engine, "engine", str(out), "--arm", arm, "--mode", mode, "--record", str(_partial(out, key))]
     return [*command, "--layers", str(layers_of(options, mode))]
 
 
-def _start(processes: Sequence[EngineProcess], *, alone: bool) -> None:
+def _start(processes, *, alone):
     """Start the engines: one after another, so that each start is timed alone, or all at the same time."""
     for process in processes:
         process.wait()
@@ -231,7 +220,7 @@ class EngineProcess:
         logs: The folder of its output, which is quoted if it fails.
     """
 
-    def __init__(self, command: Sequence[str], deadline: float, logs: Path) -> None:
+    def __init__(self, command, deadline, logs):
         self.name = Path(command[command.index("--record") + 1]).stem
         self.deadline = deadline
         self._answers, answers = os.pipe()
@@ -251,15 +240,13 @@ class EngineProcess:
         os.close(answers)
         self._is_asked = True  # to import
 
-    def send(self, command: str) -> None:
-        """Send a command without waiting for the answer."""
-        assert self._process.stdin is not None
+    def send(self, command):
         with suppress(BrokenPipeError):  # it has ended: `wait` says so
             self._process.stdin.write(f"{command}\n")
             self._process.stdin.flush()
         self._is_asked = True
 
-    def wait(self) -> None:
+    def wait(self):
         """Wait until it has done what it was told last.
 
         Raises:
@@ -277,12 +264,11 @@ class EngineProcess:
             raise self._ended()
         self._is_asked = False
 
-    def request(self, command: str) -> None:
-        """Send a command and wait for the answer."""
+    def request(self, command):
         self.send(command)
         self.wait()
 
-    def wait_for_end(self) -> None:
+    def wait_for_end(self):
         """Wait for its end after the last command.
 
         Raises:
@@ -296,14 +282,13 @@ class EngineProcess:
         if code:
             raise self._ended()
 
-    def _ended(self) -> Ended:
+    def _ended(self):
         """The error that says how it ended, with the end of its output."""
         code, lines = self._process.wait(), self._log.read_text(errors="replace").splitlines()
         quoted = "\n".join(lines[-_QUOTED_LINES:])
         return Ended(f"{self.name}: the engine process ended with code {code}; the end of {self._log}:\n{quoted}")
 
-    def kill(self) -> None:
-        """End it, and close what leads to it."""
+    def kill(self):
         if self._is_closed:
             return
         self._is_closed = True

@@ -5,8 +5,6 @@ the GPU machine, copy the content of OUT to SITE/flashinfer/data/aot: FlashInfer
 none.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -21,8 +19,7 @@ KERNELS = (("fa2", "bfloat16"), ("fa3", "bfloat16"), ("fa2", "float8_e4m3fn"))
 _HEAD_DIM = 128
 
 
-def main(out: Path, include: Path | None) -> None:
-    """Compile the libraries of `KERNELS`."""
+def main(out, include):
     with tempfile.TemporaryDirectory() as work:
         _link_driver(Path(work))
         os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
@@ -46,7 +43,7 @@ def main(out: Path, include: Path | None) -> None:
             print(f"{backend}, {cache}: {seconds:.0f} s, {library.stat().st_size >> 10} KiB", flush=True)
 
 
-def _link_driver(folder: Path) -> None:
+def _link_driver(folder):
     """Make an empty library with the name of CUDA's driver, which a machine without a GPU lacks; only it is linked."""
     compiler = shlex.split(os.environ.get("CXX") or "c++")
     target = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so")]

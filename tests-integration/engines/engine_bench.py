@@ -6,14 +6,13 @@ The engine's own kernels take 1 ms, those that do their work twice 2 ms, and all
 import sys
 from pathlib import Path
 
-from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet, Workload
+from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet
 
 _LATENCIES_MS = {"engine": 1.0, "flashinfer": 1.0, "slow": 2.0}
 _SAFE = {"timing": {"graph_safe": True, "padded_indices": True}}
 
 
-def main(folder: str) -> None:
-    """Evaluate what has no trace yet."""
+def main(folder):
     data_set = TraceSet.from_path(folder)
     for name, solutions in data_set.solutions.items():
         known = {(trace.solution, trace.workload.uuid) for trace in data_set.traces.get(name, [])}
@@ -27,7 +26,7 @@ def main(folder: str) -> None:
             )
 
 
-def evaluation(solution: str, workload: Workload) -> Evaluation:
+def evaluation(solution, workload):
     """A made-up evaluation, in the layout of the workload."""
     kind = solution.partition("_")[0]
     latency = _LATENCIES_MS.get(kind, 0.5)

@@ -9,8 +9,6 @@ usage: flashinfer_adapters.py DATA_SET [--out DIR] [--only NAME ...]
        flashinfer_adapters.py --stand-ins 0.6.4     on the CPU, with the stand-ins of fib-integrations' tests
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json
@@ -22,11 +20,10 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import engine_bench
@@ -37,16 +34,9 @@ from fib_compile.device import hardware_from_device
 from fib_integrations import install_flashinfer_integrations, uninstall_flashinfer_integrations
 from fib_integrations.adapters import select_adapters
 from fib_integrations.baselines import baseline_name, make_baselines
-from fib_schema import (
-    BuildSpec,
-    Definition,
-    Solution,
-    SourceFile,
-    TraceSet,
-    load_json_file,
-)
+from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet, load_json_file
 from fib_tracer import TracingConfig, enable_tracing
-from flashinfer_calls import CASES, Call, Case, Sizes
+from flashinfer_calls import CASES, Case
 
 HERE = Path(__file__).resolve()
 SUPPORT = HERE.parents[2] / "packages" / "fib-integrations" / "tests" / "support"
@@ -60,8 +50,6 @@ _COMPILE_SECONDS = 180.0
 
 @attrs.define
 class Row:
-    """The results of one call."""
-
     case: str
     definition: str
     failures: list[str] = attrs.field(factory=list)
@@ -77,35 +65,20 @@ class Row:
 
 @attrs.frozen
 class Bench:
-    """The library, device, data set and sizes of a run."""
+    """The library, device and data set of a run."""
 
     fi: Any
     device: str
     work: Path
     """The data set that is created during the run."""
-    sizes: Sizes
 
-    @property
-    def is_timed(self) -> bool:
-        """Whether times are meaningful: stand-ins compute on the host."""
-        return self.device != "cpu"
-
-    def call(self, case: Case) -> Call:
-        """A call of a case, with new arguments."""
-        return case.prepare(self.fi, self.sizes)
-
-    def wait(self) -> None:
-        """Synchronise with the device."""
+    def wait(self):
         if self.device != "cpu":
             torch.cuda.synchronize()
 
 
-Rows: TypeAlias = dict[str, Row]
-"""By the case's name."""
-
-
 @contextmanager
-def _patched(also: Sequence[str]) -> Iterator[None]:
+def _patched(also):
     """Install the default and further adapters; each installation searches all modules and objects for references."""
     install_flashinfer_integrations(also=also)
     try:
@@ -114,14 +87,14 @@ def _patched(also: Sequence[str]) -> Iterator[None]:
         uninstall_flashinfer_integrations()
 
 
-def _while_patched(cases: Sequence[Case]) -> Iterator[Case]:
+def _while_patched(cases):
     """Each case while its adapters are installed; consecutive cases with the same adapters share an installation."""
     for also, group in groupby(cases, lambda case: case.also):
         with _patched(also):
             yield from group
 
 
-def _say(text: str) -> None:
+def _say(text):
     print(f"{time.monotonic() - _STARTED:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
@@ -129,7 +102,7 @@ _STARTED = time.monotonic()
 
 
 @contextmanager
-def _noting_errors(row: Row, what: str) -> Iterator[None]:
+def _noting_errors(row, what):
     """Record an error as a failure of this case, and continue with the others."""
     try:
         yield
@@ -139,9 +112,9 @@ def _noting_errors(row: Row, what: str) -> Iterator[None]:
     _say(f"{what}: {row.case}")
 
 
-def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
+def _results(bench, case):
     torch.manual_seed(11)  # of samples
-    found = tuple(tensor.clone() for tensor in bench.call(case)())
+    found = tuple(tensor.clone() for tensor in case.prepare(bench.fi)())
     bench.wait()
     return found
 
@@ -149,7 +122,7 @@ def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
 # -- what is right -----------------------------------------------------------------------------------
 
 
-def check_nothing_changes(bench: Bench, cases: Sequence[Case], rows: Rows) -> dict[str, tuple[torch.Tensor, ...]]:
+def check_nothing_changes(bench, cases, rows):
     """Compare outputs with and without the patch, which must be bit-equal; returns those without."""
     expected = {case.name: _results(bench, case) for case in cases}
     for case in _while_patched(cases):
@@ -161,12 +134,11 @@ def check_nothing_changes(bench: Bench, cases: Sequence[Case], rows: Rows) -> di
     return expected
 
 
-def trace_calls(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
-    """Trace one call of each case into the data set."""
+def trace_calls(bench, cases, rows):
     config = TracingConfig("dump_all", filter_policy="keep_first")
     for case in _while_patched(cases):
         with _noting_errors(rows[case.name], "traced"), enable_tracing(bench.work, config) as runtime:
-            bench.call(case)()
+            case.prepare(bench.fi)()
             bench.wait()
             runtime.flush()
     traced = TraceSet.from_path(bench.work).workloads
@@ -176,7 +148,7 @@ def trace_calls(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
             rows[case.name].failures.append(f"no workload of {case.definition} was traced")
 
 
-def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
+def benchmark(bench, rows):
     """Benchmark FlashInfer's baselines, and the references as solutions, on the traced workloads."""
     trace_set = TraceSet.from_path(bench.work)
     own = make_baselines(trace_set, select_adapters(None)).solutions
@@ -195,7 +167,7 @@ def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
     return measured
 
 
-def _note_statuses(measured: TraceSet, row: Row) -> None:
+def _note_statuses(measured, row):
     found = {t.solution: t.evaluation for t in measured.traces.get(row.definition, ()) if t.evaluation is not None}
     own = found.get(baseline_name(measured.get_definition(row.definition)))
     row.baseline_status = "none" if own is None else str(own.status)
@@ -204,19 +176,18 @@ def _note_statuses(measured: TraceSet, row: Row) -> None:
             row.failures.append(f"{name}: {evaluation.status}: {evaluation.log[-300:]}")
 
 
-def _for_cpu(solution: Solution) -> Solution:
+def _for_cpu(solution):
     """A baseline that runs with the stand-ins on the CPU."""
     return attrs.evolve(solution, spec=attrs.evolve(solution.spec, target_hardware=("cpu",)))
 
 
-def _substitute(definition: Definition) -> Solution:
-    """The reference as a solution."""
+def _substitute(definition):
     spec = BuildSpec("python", ["cpu", "cuda"], "main.py::run", destination_passing_style=False)
     name = f"substitute_{definition.name}"
     return Solution(name, definition.name, "reference", spec, [SourceFile("main.py", definition.reference)])
 
 
-def _only(measured: TraceSet, definition: str, solution: str) -> TraceSet:
+def _only(measured, definition, solution):
     """A data set with one solution to choose."""
     kept = [s for s in measured.solutions[definition] if s.name == solution]
     traces = [t for t in measured.traces[definition] if t.solution == solution]
@@ -225,11 +196,11 @@ def _only(measured: TraceSet, definition: str, solution: str) -> TraceSet:
     )
 
 
-def probe_together(trace_sets: Iterable[TraceSet]) -> None:
+def probe_together(trace_sets):
     """Probe the solutions of several data sets in one process instead of one each; the results are cached."""
-    definitions: dict[str, Definition] = {}
-    solutions: dict[str, Any] = {}
-    traces: dict[str, Any] = {}
+    definitions = {}
+    solutions = {}
+    traces = {}
     for trace_set in trace_sets:
         definitions |= trace_set.definitions
         solutions |= trace_set.solutions
@@ -237,9 +208,7 @@ def probe_together(trace_sets: Iterable[TraceSet]) -> None:
     enable_apply(TraceSet(None, definitions, solutions, {}, traces), EQUAL_KERNELS).stop()
 
 
-def check_substitutions(
-    bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet, expected: dict[str, tuple[torch.Tensor, ...]]
-) -> None:
+def check_substitutions(bench, cases, rows, measured, expected):
     """Check that the reference serves in place of the library, with the same results."""
     substitutes = {case.name: _only(measured, case.definition, f"substitute_{case.definition}") for case in cases}
     probe_together(substitutes.values())
@@ -257,14 +226,7 @@ def check_substitutions(
                 _compare(row, found, expected[case.name], *_tolerance(runtime, case.definition, bench.device))
 
 
-def _compare(
-    row: Row,
-    found: Sequence[torch.Tensor],
-    expected: Sequence[torch.Tensor],
-    atol: float,
-    rtol: float,
-    required_ratio: float,
-) -> None:
+def _compare(row, found, expected, atol, rtol, required_ratio):
     errors = [(a.double() - b.double()).abs() for a, b in zip(found, expected, strict=True)]
     row.largest_error = max(float(error.max()) for error in errors)
     for a, b, error in zip(found, expected, errors, strict=True):
@@ -273,7 +235,7 @@ def _compare(
             row.failures.append(f"substituted: {share:.4f} of {list(a.shape)} within {atol:g} and {rtol:g}")
 
 
-def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[float, float, float]:
+def _tolerance(runtime, definition, device):
     """The tolerances in the chosen solution's trace."""
     choices = runtime.table.rankings(definition)[hardware_from_device("cuda:0" if device == "cuda" else device)]
     (ranking,) = choices.by_key.values()
@@ -286,7 +248,7 @@ def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[flo
 # -- what it costs -----------------------------------------------------------------------------------
 
 
-def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
+def check_device_times(bench, cases, rows, measured):
     """Compare device times of unpatched calls and of calls routed to FlashInfer's baselines, alternating."""
     timed = [case for case in cases if rows[case.name].baseline_status == "PASSED"]
     if bench.device == "cpu":
@@ -299,10 +261,10 @@ def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured
     unpatched, routed = (defaultdict[str, list[float]](list) for _ in range(2))
     for _ in range(_DEVICE_ROUNDS):
         for case in timed:
-            unpatched[case.name].append(_device_us(bench.call(case)))
+            unpatched[case.name].append(_device_us(case.prepare(bench.fi)))
         for case in _while_patched(timed):
             with _noting_errors(rows[case.name], "device time"), runtimes[case.name]:
-                routed[case.name].append(_device_us(bench.call(case)))
+                routed[case.name].append(_device_us(case.prepare(bench.fi)))
     for case in timed:
         row = rows[case.name]
         row.device_us = statistics.median(unpatched[case.name])
@@ -311,7 +273,7 @@ def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured
             row.failures.append(f"device time is {row.device_ratio:.3f} of the unpatched call's")
 
 
-def _device_us(call: Call, count: int = 20) -> float:
+def _device_us(call, count=20):
     """The total time of a call's kernels."""
     for _ in range(3):
         call()
@@ -323,13 +285,10 @@ def _device_us(call: Call, count: int = 20) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / count
 
 
-"""A data set of one definition with a solution that computes nothing, and the inputs of a case's call."""
-
-
 # -- all of it ---------------------------------------------------------------------------------------
 
 
-def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row]:
+def run(bench, cases, unable):
     """Run all checks of all cases; the row of a case that cannot run here states the reason."""
     rows = {case.name: Row(case.name, case.definition, cannot_run=unable.get(case.name, "")) for case in cases}
     able = [case for case in cases if case.name not in unable]
@@ -342,8 +301,7 @@ def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row
     return list(rows.values())
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The results as a Markdown table."""
+def table(rows):
     lines = [
         "| call | definition | bit-equal | traced | substituted, largest error | device us | with apply |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -365,25 +323,15 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _yes(value: bool | None) -> str:
+def _yes(value):
     return {True: "yes", False: "NO", None: ""}[value]
 
 
-def compile_ahead(cases: Sequence[Case], small: bool = False, **variables: str) -> dict[str, str]:
+def compile_ahead(cases):
     """Make each call once in a separate process, in parallel, so that FlashInfer compiles; returns the failures."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     command = [sys.executable, str(HERE), "--child"]
-    environment = {**os.environ, **variables}
-    options = ["--small"] if small else []
-    children = {
-        case.name: subprocess.Popen(
-            [*command, case.name, *options],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for case in cases
-    }
+    children = {case.name: subprocess.Popen([*command, case.name], **pipes) for case in cases}
     unable = {}
     end = time.monotonic() + _COMPILE_SECONDS
     for name, child in children.items():
@@ -400,48 +348,39 @@ def compile_ahead(cases: Sequence[Case], small: bool = False, **variables: str) 
     return unable
 
 
-def child(name: str, small: bool) -> int:
-    """Make one call."""
-    case = next(case for case in CASES if case.name == name)
-    fi = _imported()
-    case.prepare(fi, Sizes.small() if small else Sizes.usual())()
+def child(name):
+    next(case for case in CASES if case.name == name).prepare(_imported())()
     torch.cuda.synchronize()
     return 0
 
 
-def _imported() -> Any:
+def _imported():
     for module in ("flashinfer", "flashinfer.mla", "flashinfer.fused_moe"):
         importlib.import_module(module)
     return sys.modules["flashinfer"]
 
 
-def stand_in_cases(folder: Path, version: str) -> tuple[Any, list[Case], list[Definition]]:
+def stand_in_cases(folder, version):
     """The examples of fib-integrations' tests."""
     sys.path.insert(0, str(SUPPORT))
     stand_ins = importlib.import_module("flashinfer_stand_ins")
     examples = importlib.import_module("flashinfer_stand_ins.examples").EXAMPLES
     sys.path.insert(0, str(stand_ins.write(folder, version)))
-    cases = {
-        example.definition.name: Case(
-            example.name, example.definition.name, lambda fi, sizes, example=example: example.prepare(fi)
-        )
-        for example in examples
-    }
-    definitions = {example.definition.name: example.definition for example in examples}
-    return _imported(), list(cases.values()), list(definitions.values())
+    by_definition = {example.definition.name: example for example in examples}
+    cases = [Case(example.name, name, example.prepare) for name, example in by_definition.items()]
+    return _imported(), cases, [example.definition for example in by_definition.values()]
 
 
-def main() -> int:
-    """Run everything, print the table."""
+def main():
     options = _options()
     if options.child is not None:
-        return child(options.child, options.small)
+        return child(options.child)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "data_set"
         (work / "definitions").mkdir(parents=True)
         if options.stand_ins:
             fi, cases, definitions = stand_in_cases(Path(folder) / "library", options.stand_ins)
-            unable: dict[str, str] = {}
+            unable = {}
         else:
             cases = [case for case in CASES if not options.only or case.name in options.only]
             definitions = _definitions(options.data_set, cases)
@@ -449,12 +388,12 @@ def main() -> int:
             fi = _imported()
         TraceSet.from_path(work).add_definitions(definitions)
         device = "cpu" if options.stand_ins else "cuda:0"
-        bench = Bench(fi, device, work, Sizes.usual())
+        bench = Bench(fi, device, work)
         rows = run(bench, cases, unable)
     return _report(options, bench, rows)
 
 
-def _definitions(data_set: Path, cases: Sequence[Case]) -> list[Definition]:
+def _definitions(data_set, cases):
     """The definitions of the calls. A missing one ends the run at once, because kernels take minutes to compile."""
     files = {path.stem: path for path in (data_set / "definitions").rglob("*.json")}
     if missing := [case.definition for case in cases if case.definition not in files]:
@@ -462,7 +401,7 @@ def _definitions(data_set: Path, cases: Sequence[Case]) -> list[Definition]:
     return [load_json_file(Definition, files[case.definition]) for case in cases]
 
 
-def _report(options: argparse.Namespace, bench: Bench, rows: Sequence[Row]) -> int:
+def _report(options, bench, rows):
     device = "cpu" if options.stand_ins else torch.cuda.get_device_name(0)
     title = f"FlashInfer {bench.fi.__version__}, torch {torch.__version__}, {device}, {time.strftime('%Y-%m-%d')}"
     print(f"{title}\n\n{table(rows)}\n")
@@ -474,14 +413,13 @@ def _report(options: argparse.Namespace, bench: Bench, rows: Sequence[Row]) -> i
     return int(bool(failures))
 
 
-def _options() -> argparse.Namespace:
+def _options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_set", nargs="?", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=[case.name for case in CASES])
     parser.add_argument("--stand-ins", metavar="VERSION")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.data_set is None and not options.stand_ins and options.child is None:
         parser.error("name the data set, or --stand-ins")

@@ -1,148 +1,127 @@
 """FlashInfer calls as engines make them, one per public definition; used by `flashinfer_adapters`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import torch
 
-Call: TypeAlias = Callable[[], tuple[torch.Tensor, ...]]
+Call = Callable[[], tuple[torch.Tensor, ...]]
 """Makes the call; returns its results and the tensors that it wrote in place."""
 _WORKSPACE_BYTES = 256 * 1024 * 1024
 _BF16 = torch.bfloat16
-
-
-@attrs.frozen
-class Sizes:
-    """The sizes of the calls."""
-
-    rows: int
-    pages: int
-    """Per request."""
-
-    @classmethod
-    def small(cls) -> Sizes:
-        """For dumps that are committed."""
-        return cls(2, 2)
-
-    @classmethod
-    def usual(cls) -> Sizes:
-        """For timing."""
-        return cls(16, 16)
+_ROWS, _PAGES = 16, 16
+"""Rows, or requests, and the pages of each."""
 
 
 @attrs.frozen
 class Case:
-    """A call and its definition."""
-
     name: str
     definition: str
-    prepare: Callable[[Any, Sizes], Call]
+    prepare: Callable[[Any], Call]
     """Takes the package; creates the same arguments each time."""
     also: tuple[str, ...] = ()
     """Further adapters, which are not installed by default."""
 
 
-def _random(*shape: int, dtype: torch.dtype = _BF16) -> torch.Tensor:
+def _random(*shape, dtype=_BF16):
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def _ints(values: Any) -> torch.Tensor:
+def _ints(values):
     return torch.as_tensor(values, dtype=torch.int32, device="cuda")
 
 
-def _rmsnorm(fi: Any, sizes: Sizes) -> Call:
-    x, w = _random(sizes.rows, 4096), _random(4096)
+def _rmsnorm(fi):
+    x, w = _random(_ROWS, 4096), _random(4096)
     return lambda: (fi.norm.rmsnorm(x, w, eps=1e-5),)
 
 
-def _fused_add_rmsnorm(fi: Any, sizes: Sizes) -> Call:
-    x, r, w = _random(sizes.rows, 4096), _random(sizes.rows, 4096), _random(4096)
+def _fused_add_rmsnorm(fi):
+    x, r, w = _random(_ROWS, 4096), _random(_ROWS, 4096), _random(4096)
 
-    def call() -> tuple[torch.Tensor, ...]:
+    def call():
         fi.norm.fused_add_rmsnorm(x, r, w, eps=1e-5)
         return x, r
 
     return call
 
 
-def _rope(fi: Any, sizes: Sizes) -> Call:
+def _rope(fi):
     angles = torch.rand(64, 32, device="cuda")
     cache = torch.cat((angles.cos(), angles.sin()), 1)
-    positions = torch.arange(sizes.rows, device="cuda")
-    q, k = _random(sizes.rows, 8 * 128), _random(sizes.rows, 2 * 128)
+    positions = torch.arange(_ROWS, device="cuda")
+    q, k = _random(_ROWS, 8 * 128), _random(_ROWS, 2 * 128)
 
-    def call() -> tuple[torch.Tensor, ...]:
+    def call():
         fi.rope.apply_rope_with_cos_sin_cache_inplace(positions, q, k, 128, cache, True)
         return q, k
 
     return call
 
 
-def _probs(rows: int, vocabulary: int) -> torch.Tensor:
+def _probs(rows, vocabulary):
     """One token per row dominates, so that any correct sampler returns it."""
     probs = torch.full((rows, vocabulary), 0.1 / vocabulary, device="cuda")
     probs[torch.arange(rows), torch.arange(rows) * 7] = 0.9
     return probs / probs.sum(1, keepdim=True)
 
 
-def _top_k(fi: Any, sizes: Sizes) -> Call:
-    probs, k = _probs(sizes.rows, 128256), _ints([1] * sizes.rows)
+def _top_k(fi):
+    probs, k = _probs(_ROWS, 128256), _ints([1] * _ROWS)
     return lambda: (fi.sampling.top_k_sampling_from_probs(probs, k),)
 
 
-def _top_p(fi: Any, sizes: Sizes) -> Call:
-    probs, p = _probs(sizes.rows, 129280), torch.full((sizes.rows,), 0.5, device="cuda")
+def _top_p(fi):
+    probs, p = _probs(_ROWS, 129280), torch.full((_ROWS,), 0.5, device="cuda")
     return lambda: (fi.sampling.top_p_sampling_from_probs(probs, p),)
 
 
-def _top_k_top_p(fi: Any, sizes: Sizes) -> Call:
-    probs, k = _probs(sizes.rows, 129280), _ints([1] * sizes.rows)
-    p = torch.full((sizes.rows,), 0.5, device="cuda")
+def _top_k_top_p(fi):
+    probs, k = _probs(_ROWS, 129280), _ints([1] * _ROWS)
+    p = torch.full((_ROWS,), 0.5, device="cuda")
     return lambda: (fi.sampling.top_k_top_p_sampling_from_probs(probs, k, p),)
 
 
-def _linear(fi: Any, sizes: Sizes) -> Call:
+def _linear(fi):
     del fi
-    x, w = _random(sizes.rows, 4096, dtype=torch.float16), _random(4096, 4096, dtype=torch.float16)
+    x, w = _random(_ROWS, 4096, dtype=torch.float16), _random(4096, 4096, dtype=torch.float16)
     return lambda: (torch.nn.functional.linear(x, w),)
 
 
-def _workspace() -> torch.Tensor:
+def _workspace():
     return torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
 
 
-def _pages(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+def _pages(pages=_PAGES):
     """Offsets and shuffled page indices."""
-    count = sizes.rows * sizes.pages
-    return _ints(range(0, count + 1, sizes.pages)), torch.randperm(count, device="cuda").to(torch.int32)
+    count = _ROWS * pages
+    return _ints(range(0, count + 1, pages)), torch.randperm(count, device="cuda").to(torch.int32)
 
 
-def _decode(fi: Any, sizes: Sizes) -> Call:
-    indptr, indices = _pages(sizes)
+def _decode(fi):
+    indptr, indices = _pages()
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(_workspace(), "NHD")
-    last = _ints([64] * (sizes.rows - 1) + [7])
+    last = _ints([64] * (_ROWS - 1) + [7])
     wrapper.plan(indptr, indices, last, 32, 8, 128, 64, q_data_type=_BF16, kv_data_type=_BF16)
-    q, cache = _random(sizes.rows, 32, 128), tuple(_random(len(indices), 64, 8, 128) for _ in range(2))
+    q, cache = _random(_ROWS, 32, 128), tuple(_random(len(indices), 64, 8, 128) for _ in range(2))
     return lambda: wrapper.run(q, cache, return_lse=True)
 
 
-def _paged_prefill(fi: Any, sizes: Sizes) -> Call:
-    indptr, indices = _pages(Sizes(sizes.rows, sizes.pages * 2))
-    queries = _ints(range(0, 2 * sizes.rows + 1, 2))
+def _paged_prefill(fi):
+    indptr, indices = _pages(2 * _PAGES)
+    queries = _ints(range(0, 2 * _ROWS + 1, 2))
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(_workspace(), "NHD")
-    last = _ints([1] * sizes.rows)
+    last = _ints([1] * _ROWS)
     wrapper.plan(queries, indptr, indices, last, 32, 8, 128, 1, causal=True, q_data_type=_BF16, kv_data_type=_BF16)
-    q, cache = _random(2 * sizes.rows, 32, 128), tuple(_random(len(indices), 1, 8, 128) for _ in range(2))
+    q, cache = _random(2 * _ROWS, 32, 128), tuple(_random(len(indices), 1, 8, 128) for _ in range(2))
     return lambda: wrapper.run(q, cache, return_lse=True)
 
 
-def _ragged(heads: int, kv_heads: int, qk: int, vo: int) -> Callable[[Any, Sizes], Call]:
-    def prepare(fi: Any, sizes: Sizes) -> Call:
-        queries, keys = (_ints(range(0, n * sizes.rows + 1, n)) for n in (sizes.pages, 2 * sizes.pages))
+def _ragged(heads, kv_heads, qk, vo):
+    def prepare(fi):
+        queries, keys = (_ints(range(0, n * _ROWS + 1, n)) for n in (_PAGES, 2 * _PAGES))
         wrapper = fi.prefill.BatchPrefillWithRaggedKVCacheWrapper(_workspace(), "NHD")
         wrapper.plan(queries, keys, heads, kv_heads, qk, vo, causal=True, q_data_type=_BF16, kv_data_type=_BF16)
         q = _random(int(queries[-1]), heads, qk)
@@ -152,10 +131,10 @@ def _ragged(heads: int, kv_heads: int, qk: int, vo: int) -> Callable[[Any, Sizes
     return prepare
 
 
-def _mla(heads: int, page_size: int, per_request: int) -> Callable[[Any, Sizes], Call]:
-    def prepare(fi: Any, sizes: Sizes) -> Call:
-        indptr, indices = _pages(sizes if page_size > 1 else Sizes(sizes.rows, 4 * sizes.pages))
-        queries = _ints(range(0, per_request * sizes.rows + 1, per_request))
+def _mla(heads, page_size, per_request):
+    def prepare(fi):
+        indptr, indices = _pages(_PAGES if page_size > 1 else 4 * _PAGES)
+        queries = _ints(range(0, per_request * _ROWS + 1, per_request))
         lengths = indptr.diff() * page_size - int(page_size > 1)
         wrapper = fi.mla.BatchMLAPagedAttentionWrapper(_workspace())
         scale = 1 / math.sqrt(192)
@@ -164,7 +143,7 @@ def _mla(heads: int, page_size: int, per_request: int) -> Callable[[Any, Sizes],
             "qo_indptr kv_indptr kv_indices kv_len_arr num_heads head_dim_ckv head_dim_kpe page_size causal sm_scale"
         )
         wrapper.plan(**dict(zip([*names.split(), "q_data_type", "kv_data_type"], planned, strict=True)))
-        rows = per_request * sizes.rows
+        rows = per_request * _ROWS
         q, pe = _random(rows, heads, 512), _random(rows, heads, 64)
         ckv, kpe = _random(len(indices), page_size, 512), _random(len(indices), page_size, 64)
         given = {"q_nope": q, "q_pe": pe, "ckv_cache": ckv, "kpe_cache": kpe}
@@ -173,13 +152,13 @@ def _mla(heads: int, page_size: int, per_request: int) -> Callable[[Any, Sizes],
     return prepare
 
 
-def _moe(fi: Any, sizes: Sizes) -> Call:
-    experts, hidden, middle, block, rows = 128, 2048, 768, 128, sizes.rows
+def _moe(fi):
+    experts, hidden, middle, block, rows = 128, 2048, 768, 128, _ROWS
 
-    def quantized(*shape: int) -> torch.Tensor:
+    def quantized(*shape):
         return _random(*shape, dtype=torch.float8_e4m3fn)
 
-    def scales(*shape: int) -> torch.Tensor:
+    def scales(*shape):
         return torch.full(shape, 0.02, device="cuda")
 
     given = {
@@ -204,10 +183,10 @@ def _moe(fi: Any, sizes: Sizes) -> Call:
     return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**given),)
 
 
-def _seeded(prepare: Callable[[Any, Sizes], Call]) -> Callable[[Any, Sizes], Call]:
-    def seeded(fi: Any, sizes: Sizes) -> Call:
+def _seeded(prepare):
+    def seeded(fi):
         torch.manual_seed(7)
-        return prepare(fi, sizes)
+        return prepare(fi)
 
     return seeded
 

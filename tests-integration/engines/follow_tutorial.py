@@ -6,8 +6,6 @@ FOLDER is made anew, and gets the result, followed.json; DEFINITIONS is the fold
 Exit code 1 if a command fails, or if the engine that the tutorial ends with has routed nothing.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -24,15 +22,14 @@ _BLOCK = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<tex
 _COMMANDS = "winner.sh"
 
 
-def files_of_section(page: str) -> dict[str, str]:
+def files_of_section(page):
     """The files that the section shows, by name."""
     _, heading, section = page.partition(f"{_HEADING}\n")
     assert heading, f"there is no section {_HEADING!r}"
     return {match["name"]: match["text"] for match in _BLOCK.finditer(section.partition("\n## ")[0])}
 
 
-def main(folder: Path, definitions: Path) -> int:
-    """Follow the section."""
+def main(folder, definitions):
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in files_of_section(_PAGE.read_text("utf-8")).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

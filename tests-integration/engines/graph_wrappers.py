@@ -9,19 +9,16 @@ usage: graph_wrappers.py DATA_SET                      on a device, with FlashIn
        graph_wrappers.py DATA_SET --stand-ins 0.6.4    on the CPU, with the stand-ins of fib-integrations' tests
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import torch
-from fib_apply import ApplyConfig, ApplyRuntime, enable_apply, warm_up
+from fib_apply import ApplyConfig, enable_apply, warm_up
 from fib_bench import Benchmark, BenchmarkConfig, EvalConfig
 from fib_integrations import install_flashinfer_integrations, uninstall_flashinfer_integrations
 from fib_schema import Definition, RandomInput, Trace, TraceSet, Workload, load_json_file
@@ -47,7 +44,6 @@ _WORKSPACE_BYTES = 128 * 1024 * 1024
 _READY_SECONDS = 120.0
 _HARDLY_SECONDS = 0.01
 """The time for measuring a latency on the CPU, where only statuses are used."""
-Outputs: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 @attrs.frozen
@@ -59,19 +55,18 @@ class Check:
     device: str
 
     @property
-    def page_size(self) -> int:
-        """Tokens of a page."""
+    def page_size(self):
         return self.definition.const_axes["page_size"]
 
     @property
-    def heads(self) -> tuple[int, int, int]:
+    def heads(self):
         """The numbers of query and key heads, and their size."""
         query, key, size = (self.definition.const_axes[name] for name in ("num_qo_heads", "num_kv_heads", "head_dim"))
         return query, key, size
 
     # -- benchmark -----------------------------------------------------------------------------------
 
-    def benchmark(self, work: Path) -> list[str]:
+    def benchmark(self, work):
         """Benchmark the solution into a data set; returns what its traces lack."""
         (work / "definitions").mkdir(parents=True)
         trace_set = TraceSet.from_path(work)
@@ -86,18 +81,18 @@ class Check:
             run.run_all()
         return self._lacking(TraceSet.from_path(work))
 
-    def _solution(self) -> Any:
+    def _solution(self):
         entry = capturable_entry(self.definition.name)
         if self.device == "cpu":  # an interpreted solution has no latency
             (entry,) = entries_for(self.definition.name, device="cpu")
         assert entry is not None, "the table has a solution"
         return entry.solution(self.definition, "cpu" if self.device == "cpu" else torch.cuda.get_device_name(0))
 
-    def _workload(self, total: int) -> Workload:
+    def _workload(self, total):
         axes = {"batch_size": REQUESTS, "len_indptr": REQUESTS + 1, "num_pages": PAGES, "num_kv_indices": total}
         return Workload(axes, {name: RandomInput() for name in self.definition.inputs}, f"pages-{total}")
 
-    def _lacking(self, measured: TraceSet) -> list[str]:
+    def _lacking(self, measured):
         fields = [PADDED_INDICES] if self.device == "cpu" else [PADDED_INDICES, "graph_safe"]
         problems = []
         for trace in measured.traces[self.definition.name]:
@@ -112,7 +107,7 @@ class Check:
 
     # -- replays -------------------------------------------------------------------------------------
 
-    def replay(self, work: Path) -> list[str]:
+    def replay(self, work):
         """Replay a run after later plans; returns what differs from FlashInfer's answers."""
         torch.manual_seed(0)
         query_heads, key_heads, size = self.heads
@@ -127,18 +122,11 @@ class Check:
         finally:
             uninstall_flashinfer_integrations()
 
-    def _replay_planned(
-        self,
-        runtime: ApplyRuntime,
-        planned: Sequence[tuple[torch.Tensor, ...]],
-        wanted: Sequence[Outputs],
-        q: torch.Tensor,
-        cache: Any,
-    ) -> list[str]:
+    def _replay_planned(self, runtime, planned, wanted, q, cache):
         wrapper = self._graph_wrapper()
         outputs = torch.empty_like(q), torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
 
-        def run() -> None:
+        def run():
             wrapper.run(q, cache, out=outputs[0], lse=outputs[1], return_lse=True)
 
         self._plan(wrapper, planned[0])
@@ -161,27 +149,27 @@ class Check:
             problems.append(f"no solution served: hits {dict(stats.hits)}, misses {dict(stats.misses)}")
         return problems
 
-    def _hits(self, runtime: ApplyRuntime) -> int:
+    def _hits(self, runtime):
         """The calls with padded indices that a solution served; a capture is one call."""
         stats = runtime.stats().get(self.definition.name)
         return sum(count for key, count in (stats.hits if stats else {}).items() if "padded=" in key)
 
-    def _pages(self, offsets: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    def _pages(self, offsets):
         indices = torch.randint(PAGES, (offsets[-1],), dtype=torch.int32)
         last = torch.randint(1, self.page_size + 1, (REQUESTS,), dtype=torch.int32)
         return torch.tensor(offsets, dtype=torch.int32), indices, last
 
-    def _random(self, *shape: int) -> torch.Tensor:
+    def _random(self, *shape):
         return torch.randn(*shape, device=self.device).to(torch.bfloat16)
 
-    def _plan(self, wrapper: Any, pages: Sequence[torch.Tensor]) -> None:
+    def _plan(self, wrapper, pages):
         tensors = [tensor.to(self.device) for tensor in pages]
         wrapper.plan(*tensors, *self.heads, self.page_size, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
 
-    def _workspace(self) -> torch.Tensor:
+    def _workspace(self):
         return torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
 
-    def _expected(self, pages: Sequence[torch.Tensor], q: torch.Tensor, cache: Any) -> Outputs:
+    def _expected(self, pages, q, cache):
         """The answer of an ordinary wrapper; requests without pages are left to the solution."""
         wrapper = self.fi.decode.BatchDecodeWithPagedKVCacheWrapper(self._workspace())
         self._plan(wrapper, pages)
@@ -189,10 +177,10 @@ class Check:
         empty = (pages[0].diff() == 0).to(self.device)
         return output.masked_fill(empty[:, None, None], 0.0), lse.masked_fill(empty[:, None], -torch.inf)
 
-    def _graph_wrapper(self) -> Any:
+    def _graph_wrapper(self):
         """A wrapper whose buffer of page numbers holds no pages yet."""
 
-        def buffer(length: int, value: int = 0) -> torch.Tensor:
+        def buffer(length, value=0):
             return torch.full((length,), value, dtype=torch.int32, device=self.device)
 
         return self.fi.decode.BatchDecodeWithPagedKVCacheWrapper(
@@ -204,7 +192,7 @@ class Check:
         )
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
+def _captured(run):
     """A replay of a run that is captured in a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -212,7 +200,7 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def _differences(found: Outputs, expected: Outputs) -> list[str]:
+def _differences(found, expected):
     problems = []
     for name, one, other in zip(("output", "lse"), found, expected, strict=True):
         is_close = torch.isclose(one.float(), other.float(), atol=TOLERANCE, rtol=TOLERANCE)
@@ -221,7 +209,7 @@ def _differences(found: Outputs, expected: Outputs) -> list[str]:
     return problems
 
 
-def _library(stand_ins: str | None, folder: Path) -> Any:
+def _library(stand_ins, folder):
     """FlashInfer, or a stand-in of a version."""
     if stand_ins:
         sys.path.insert(0, str(SUPPORT))
@@ -230,8 +218,7 @@ def _library(stand_ins: str | None, folder: Path) -> Any:
     return importlib.import_module("flashinfer")
 
 
-def main() -> int:
-    """Check all definitions; returns the exit status."""
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_set", type=Path)
     parser.add_argument("--stand-ins", metavar="VERSION")

@@ -14,18 +14,14 @@ ranks build and choose for themselves, from the same data set. Norms are not rou
 is no option of this engine. Exit code 1 if a claim does not hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from arm_turns import decided, write_whole
 from vllm_arms import BLOCKS, BYTES_OF_BLOCK, write_model
@@ -36,7 +32,7 @@ _WARM_UPS = 3
 _REQUESTS, _GENERATED = 32, 64
 
 
-def start(out: Path) -> Any:
+def start(out):
     """An engine of two ranks; several may share the devices."""
     first_port = 20_000 + 64 * (os.getpid() % 640)  # engines that start together would find the same free port
     os.environ |= {
@@ -57,8 +53,7 @@ def start(out: Path) -> Any:
     )  # fmt: skip
 
 
-def generate(llm: Any) -> list[list[int]]:
-    """The tokens of each request."""
+def generate(llm):
     import vllm
 
     prompts = [{"prompt_token_ids": list(range(1000 + i, 1128 + i))} for i in range(_REQUESTS)]
@@ -66,7 +61,7 @@ def generate(llm: Any) -> list[list[int]]:
     return [list(one.outputs[0].token_ids) for one in llm.generate(prompts, wanted, use_tqdm=False)]
 
 
-def trace(out: Path) -> Iterator[str]:
+def trace(out):
     """Trace both ranks; yields problems."""
     dataset = out / "two-ranks" / "dataset"
     shutil.rmtree(dataset, ignore_errors=True)
@@ -75,7 +70,7 @@ def trace(out: Path) -> Iterator[str]:
     llm = start(out)
     generate(llm)
 
-    def flush(worker: object) -> dict[str, Any]:
+    def flush(worker):
         del worker
         from fib_tracer import get_tracing_runtime
 
@@ -99,24 +94,21 @@ def trace(out: Path) -> Iterator[str]:
         if doubles := sum(count - 1 for count in contents.values()):
             yield f"{name}: {doubles} workloads are stored twice"
     files = [json.loads(path.read_text()) for path in (dataset / "traffic").glob("*.json")]
-    counted = {
-        file["rank"]: {name: counts["calls"] for name, counts in file["definitions"].items()}
-        for file in files
-        if file["definitions"]
-    }
-    print(f"calls counted by rank: {counted}")
-    if set(counted) != set(range(_RANKS)):
-        yield f"calls are counted for the ranks {list(counted)}"
+    used = (file["definitions"] for file in files if file["definitions"])
+    counted = [{name: counts["calls"] for name, counts in definitions.items()} for definitions in used]
+    print(f"calls counted by each process: {counted}")
+    if len(counted) != _RANKS:
+        yield f"calls are counted by {len(counted)} processes"
     elif counted[0] != counted[1]:
         yield "the ranks have counted different calls"
 
 
-def route(out: Path, arm: str) -> Iterator[str]:
+def route(out, arm):
     """Route both ranks; yields problems."""
     llm = start(out)
     plain = generate(llm)
 
-    def enable(worker: object, data_set: str) -> str:
+    def enable(worker, data_set):
         del worker
         import fib_apply
         from fib_integrations import install_flashinfer_integrations
@@ -126,13 +118,13 @@ def route(out: Path, arm: str) -> Iterator[str]:
         fib_apply.enable_apply(data_set, config, stats=True)
         return data_set
 
-    def wait(worker: object) -> bool:
+    def wait(worker):
         del worker
         import fib_apply
 
         return fib_apply.get_runtime().wait_until_built(120)
 
-    def counts(worker: object) -> dict[str, Any]:
+    def counts(worker):
         del worker
         import fib_apply
 
@@ -162,15 +154,14 @@ def route(out: Path, arm: str) -> Iterator[str]:
         yield "tokens differ from those of the unrouted engine"
 
 
-def _decided(counts: Mapping[str, Mapping[str, int]] | None) -> int:
+def _decided(counts):
     """The calls of a definition that a recorded key decided."""
     if counts is None:
         return 0
     return decided({**counts, "misses": {f": {reason}": count for reason, count in counts["misses"].items()}})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command."""
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("trace", "route"))
     parser.add_argument("out", type=Path)

@@ -9,8 +9,6 @@ data set of `arm_data_sets.py`: routed (to the engine's own kernels), winners (t
 slower). `arm_turns.py` measures, and `arm_report.py` reports. `on_gpu.sh` shows the whole way.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -22,9 +20,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from arm_report import LEAST_ROUNDS, report
 from arm_turns import END, END_PROFILED, ROUTED, START, TURN, layers_of, measure, write_whole
@@ -46,12 +42,11 @@ _REQUESTS, _PROMPT, _GENERATED, _IN_A_TURN = 32, 128, 64, 32
 generated for each request: where tokens are compared, and in a turn."""
 
 
-def model_folder(out: Path, layers: int) -> Path:
-    """The folder of a model with so many layers."""
+def model_folder(out, layers):
     return out / f"model-{layers}"
 
 
-def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) -> dict[str, Any]:
+def write_model(folder, layers, heads=32, key_heads=8):
     """The configuration of a model of Llama-3.1-8B's shape; its weights are random."""
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
@@ -65,7 +60,7 @@ def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) 
     return shape
 
 
-def engine(out: Path, options: argparse.Namespace) -> None:
+def engine(out, options):
     """Start vLLM in this process, generate tokens when told to, and write a record."""
     first_port = 20_000 + 64 * (os.getpid() % 640)  # engines that start together would find the same free port
     os.environ |= {
@@ -93,13 +88,13 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         runtime = _trace(options, out)
     prompts = [{"prompt_token_ids": list(range(1000 + i, 1000 + i + _PROMPT))} for i in range(_REQUESTS)]
 
-    def generate(requests: Any, count: int) -> tuple[float, list[list[int]]]:
+    def generate(requests, count):
         wanted = vllm.SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
         before = time.perf_counter()
         found = llm.generate(requests, wanted, use_tqdm=False)
         return time.perf_counter() - before, [list(one.outputs[0].token_ids) for one in found]
 
-    def timed_turn() -> tuple[float, float]:
+    def timed_turn():
         """Tokens per second, and milliseconds to the first token."""
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread only, and the same core in all arms
         generate(prompts[:1], 2)  # after other processes have used the device
@@ -114,9 +109,9 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             runtime.wait_until_built(240)
     _, tokens = generate(prompts, _GENERATED)
     before = _counts(runtime)
-    turns: list[tuple[float, float]] = []
+    turns = []
     after = before
-    device_ms: dict[str, float] = {}
+    device_ms = {}
     for command in commands:
         if command == TURN:
             turns.append(timed_turn())
@@ -145,9 +140,9 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         write_whole(options.record, json.dumps(record))
 
 
-def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _arguments(out, options):
     """Arguments of vLLM; several engines share a device."""
-    arguments: dict[str, Any] = {
+    arguments = {
         "model": str(model_folder(out, options.layers)), "load_format": "dummy", "skip_tokenizer_init": True,
         "dtype": "bfloat16", "max_model_len": 4096, "max_num_batched_tokens": _REQUESTS * _PROMPT, "seed": 0,
         "enable_prefix_caching": False, "block_size": 64, "attention_backend": "FLASHINFER",
@@ -161,7 +156,7 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     return arguments | options.settings
 
 
-def _commands(options: argparse.Namespace) -> Iterator[str]:
+def _commands(options):
     """The commands of the measuring process. Each answer, a byte, is sent when the next command is asked for."""
     if options.answers is None:
         yield from (START, *[TURN] * options.turns, END_PROFILED)
@@ -176,7 +171,7 @@ def _commands(options: argparse.Namespace) -> Iterator[str]:
     os.write(options.answers, b".")
 
 
-def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
+def _device_times(torch, call):
     """Milliseconds of device time by kernel; none without a GPU."""
     if not torch.cuda.is_available():
         return {}
@@ -187,17 +182,17 @@ def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
     return {name: time for name, time in times.items() if time > 0}
 
 
-def _count_captures(torch: Any, counts: Callable[[], dict[str, Counter[str]]]) -> dict[str, Counter[str]]:
+def _count_captures(torch, counts):
     """Counts of calls while CUDA graphs are captured from now on; a graph keeps the kernels of these calls."""
     graph, found = torch.cuda.graph, {kind: Counter[str]() for kind in counts()}
     enter, leave = graph.__enter__, graph.__exit__
-    before: dict[str, Counter[str]] = {}
+    before = {}
 
-    def counting_enter(self: Any) -> Any:
+    def counting_enter(self):
         before.update(counts())
         return enter(self)
 
-    def counting_leave(self: Any, *error: Any) -> Any:
+    def counting_leave(self, *error):
         result = leave(self, *error)
         for kind, now in counts().items():
             found[kind].update(now - before[kind])
@@ -207,7 +202,7 @@ def _count_captures(torch: Any, counts: Callable[[], dict[str, Counter[str]]]) -
     return found
 
 
-def switch_on(arm: str, out: Path, say: Callable[[str], object] = print) -> Any:
+def switch_on(arm, out, say=print):
     """Patch and enable what an arm needs, and say what is ready; returns the runtime."""
     if arm == "plain":
         return None
@@ -231,7 +226,7 @@ def switch_on(arm: str, out: Path, say: Callable[[str], object] = print) -> Any:
     return None
 
 
-def _trace(options: argparse.Namespace, out: Path) -> Any:
+def _trace(options, out):
     """Start tracing: all sizes into OUT/tracing; or, to measure what it costs, into a copy until quotas are full."""
     from fib_tracer import TracingConfig, enable_tracing
 
@@ -243,12 +238,11 @@ def _trace(options: argparse.Namespace, out: Path) -> Any:
     return enable_tracing(copy, TracingConfig(max_kept=1))
 
 
-def _traced_copy(options: argparse.Namespace) -> Path:
-    copy: Path = options.record.with_suffix(".traced")
-    return copy
+def _traced_copy(options):
+    return options.record.with_suffix(".traced")
 
 
-def every_size() -> Any:
+def every_size():
     """Settings of a tracer that keep a call of each size: keys have sizes.
 
     The tracer's own settings keep attention by its average length, which is the same for one request and for 32.
@@ -261,9 +255,9 @@ def every_size() -> Any:
     return TracingConfigRegistry(TracingConfig("dump_none", filter_policy=policy), rules=(attention,))
 
 
-def _counts(runtime: Any) -> dict[str, Counter[str]]:
+def _counts(runtime):
     """Hits and misses by definition and reason, calls that no definition describes, and traced calls."""
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("hits", "misses", "unsupported", "traced")}
+    counts = {kind: Counter() for kind in ("hits", "misses", "unsupported", "traced")}
     if runtime is None:
         return counts
     if not hasattr(runtime, "wait_until_built"):
@@ -279,7 +273,7 @@ def _counts(runtime: Any) -> dict[str, Counter[str]]:
     return counts
 
 
-def _machine(torch: Any) -> str:
+def _machine(torch):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     if not torch.cuda.is_available():
         return f"CPU {boot}"
@@ -287,7 +281,7 @@ def _machine(torch: Any) -> str:
     return f"{properties.name} {getattr(properties, 'uuid', '')} {boot}"
 
 
-def untraced(record: Path, mode: str) -> list[str]:
+def untraced(record, mode):
     """Problems of a traced run: definitions that it must have called in a mode, and did not."""
     counted = json.loads(record.read_text())
     calls = Counter(counted["total"]["traced"])
@@ -298,12 +292,11 @@ def untraced(record: Path, mode: str) -> list[str]:
     return found
 
 
-def _sum_of(counts: Mapping[str, int], beginning: str) -> int:
+def _sum_of(counts, beginning):
     return sum(count for name, count in counts.items() if name.startswith(beginning))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command."""
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("measure", "report", "trace", "engine"))
     parser.add_argument("out", type=Path)

@@ -5,24 +5,16 @@ read a value fails. The tensors are on the CPU, because torch without CUDA canno
 a Triton kernel is compiled for `TARGET` with the specialization that it would have there, and not executed.
 """
 
-from __future__ import annotations
-
 import importlib.util
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
 
 import attrs
 import torch
 from fib_bench.inputs.makers import tensor_dtype
 from public_data_set import SIZES, public_set
-from solution_cases import answer, ask
-from solution_table import FOLDER, TableEntry, entry_of
+from solution_cases import answer, child_of
+from solution_table import FOLDER, entry_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 TARGET = ("cuda", 90, 32)
@@ -47,35 +39,13 @@ class AheadCase:
     definition: str
     is_large: bool
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.solution}-{self.definition}-{'large' if self.is_large else 'small'}"
 
 
-class Ahead:
-    """A child that compiles.
-
-    Args:
-        cache: Folder for compiled kernels.
-    """
-
-    def __init__(self, cache: Path) -> None:
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-        )
-
-    def __call__(self, case: AheadCase) -> None:
-        """Compile a case, and fail with what is wrong with it."""
-        assert self._process.stdin
-        assert self._process.stdout
-        ask(self._process.stdin, self._process.stdout, attrs.asdict(case))
-
-    @classmethod
-    def children(cls, cache: Path) -> Iterator[Ahead]:
-        """A child that ends with the test module."""
-        ahead = cls(cache)
-        with ahead._process:
-            yield ahead
+def children(cache):
+    """A function that compiles a case in a child, which keeps compiled kernels in a folder."""
+    return child_of(__file__, TRITON_CACHE_DIR=str(cache), TRITON_INTERPRET="0")
 
 
 # -- in the child process -------------------------------------------------------------------
@@ -84,29 +54,29 @@ class Ahead:
 class _AbsentGpu:
     """Triton's driver of a device that kernels are compiled for."""
 
-    def get_current_target(self) -> Any:
+    def get_current_target(self):
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget(*TARGET)
 
-    def get_current_device(self) -> int:
+    def get_current_device(self):
         return 0
 
-    def get_current_stream(self, device: int) -> int:
+    def get_current_stream(self, device):
         return 0
 
 
-def _compile_instead_of_launching() -> None:
+def _compile_instead_of_launching():
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction, MockTensor
 
     driver.set_active(_AbsentGpu())
     run = JITFunction.run
 
-    def stand_in(value: object) -> object:
+    def stand_in(value):
         return MockTensor(value.dtype) if isinstance(value, torch.Tensor) else value
 
-    def compile_only(self: Any, *args: object, grid: object, warmup: bool, **options: object) -> object:
+    def compile_only(self, *args, grid, warmup, **options):
         options = {name: stand_in(value) for name, value in options.items()}
         options |= {"INTERPRETED": False} if "INTERPRETED" in options else {}
         kernel = run(self, *map(stand_in, args), grid=grid, warmup=True, **options)
@@ -117,18 +87,18 @@ def _compile_instead_of_launching() -> None:
     JITFunction.run = compile_only
 
 
-def _refuse_copy(self: torch.Tensor, *args: object) -> NoReturn:
+def _refuse_copy(self, *args):
     raise AssertionError("a solution copies a tensor to the host")
 
 
 @cache
-def _fake_mode() -> FakeTensorMode:
+def _fake_mode():
     """One for all cases, because a solution may keep a tensor from call to call."""
     return FakeTensorMode()
 
 
 @cache
-def _module(file: str) -> ModuleType:
+def _module(file):
     spec = importlib.util.spec_from_file_location(Path(file).stem, FOLDER / file)
     assert spec
     assert spec.loader
@@ -137,7 +107,7 @@ def _module(file: str) -> ModuleType:
     return module
 
 
-def _check(case: AheadCase) -> None:
+def _check(case):
     entry, definition = entry_of(case.solution), public_set().definitions[case.definition]
     sizes = LARGE if case.is_large else SIZES
     axes = {axis: sizes[axis] for axis in definition.var_axes}
@@ -149,15 +119,14 @@ def _check(case: AheadCase) -> None:
     assert described[0] == described[1]
 
 
-def _fakes(specs: Mapping[str, Any], shapes: Any) -> list[Any]:
+def _fakes(specs, shapes):
     return [
         (0 if spec.is_integer else 1.0) if shape is None else torch.empty(shape, dtype=tensor_dtype(spec))
         for spec, shape in zip(specs.values(), shapes, strict=True)
     ]
 
 
-def _call(entry: TableEntry, inputs: list[Any], outputs: list[Any]) -> list[Any]:
-    """Call the entry point; returns the outputs."""
+def _call(entry, inputs, outputs):
     run = getattr(_module(entry.file), entry.entry_point.partition("::")[2])
     if entry.destination_passing_style:
         assert run(*inputs, *outputs) is None
@@ -166,9 +135,8 @@ def _call(entry: TableEntry, inputs: list[Any], outputs: list[Any]) -> list[Any]
     return list(returned) if isinstance(returned, tuple) else [returned]
 
 
-def main() -> None:
-    """Answer tasks."""
-    torch.Tensor.cpu = torch.Tensor.numpy = _refuse_copy  # type: ignore[method-assign, assignment]
+def main():
+    torch.Tensor.cpu = torch.Tensor.numpy = _refuse_copy
     _compile_instead_of_launching()
     answer(lambda task: _check(AheadCase(**task)))
 

@@ -1,18 +1,14 @@
 """The public flashinfer-trace data set, and small workloads for its definitions."""
 
-from __future__ import annotations
-
 import os
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
 from fib_bench.transport.slots import call_bytes
-from fib_schema import AxisConst, Definition, InputSpec, RandomInput, TraceSet, Workload
+from fib_schema import AxisConst, RandomInput, TraceSet, Workload
 
 SIZES = {
     "M": 3,
@@ -37,36 +33,36 @@ SIZES = {
 _WIDE, _NARROWING = 512, 16
 
 
-def data_set_path() -> Path:
+def data_set_path():
     """The folder of the data set: the variable FIB_TEST_DATASET, or ``shared/`` beside the checkout."""
     given = os.environ.get("FIB_TEST_DATASET")
     return Path(given) if given else Path(__file__).parents[3] / "shared" / "flashinfer-trace"
 
 
-needs_data_set: Callable[..., Any] = pytest.mark.skipif(
+needs_data_set = pytest.mark.skipif(
     not (data_set_path() / "definitions").is_dir(),
     reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder",
 )
 
 
 @cache
-def public_set() -> TraceSet:
+def public_set():
     """The data set, opened once per process."""
     return TraceSet.from_path(data_set_path())
 
 
-def definition_names() -> list[str]:
+def definition_names():
     """The names of all definitions, for parametrization; empty without the data set."""
     return list(public_set().definitions) if (data_set_path() / "definitions").is_dir() else []
 
 
-def small_workload(definition: Definition, inputs: dict[str, InputSpec] | None = None) -> Workload:
+def small_workload(definition, inputs=None):
     """A workload with `SIZES`, and random inputs by default."""
     axes = {axis: SIZES[axis] for axis in definition.var_axes}
     return Workload(axes, inputs or {name: RandomInput() for name in definition.inputs}, "small")
 
 
-def narrowed(definition: Definition) -> Definition:
+def narrowed(definition):
     """A definition whose wide constant axes are a sixteenth of the original ones, in its reference too."""
     wide = {name: axis for name, axis in definition.axes.items() if isinstance(axis, AxisConst) and axis.value >= _WIDE}
     reference = definition.reference
@@ -76,6 +72,6 @@ def narrowed(definition: Definition) -> Definition:
     return attrs.evolve(definition, axes={**definition.axes, **axes}, reference=reference)
 
 
-def size_bytes(definition: Definition) -> int:
+def size_bytes(definition):
     """The size of the inputs and outputs of the definition's small workload."""
     return call_bytes(definition, small_workload(definition))

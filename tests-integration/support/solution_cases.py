@@ -5,17 +5,14 @@ the child interprets them; on a GPU it also captures them in a CUDA graph. Outpu
 are judged by it, all others by `TOLERANCE`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -24,8 +21,8 @@ from fib_bench import ResolvedEvalConfig, make_inputs
 from fib_bench.evaluators import evaluator_for
 from fib_bench.evaluators.protocol import Case as InputSet
 from fib_bench.evaluators.protocol import Observation
-from fib_compile import BuilderRegistry, Runnable
-from fib_schema import AxisConst, Definition, RandomInput, ScalarInput, Workload
+from fib_compile import BuilderRegistry
+from fib_schema import AxisConst, RandomInput, ScalarInput, Workload
 from fib_schema.padded_indices import padded_indices_of
 from public_data_set import public_set
 from solution_table import entry_of
@@ -60,8 +57,6 @@ Check = Callable[["Case"], None]
 
 @attrs.frozen
 class Case:
-    """A solution, its definition, and a workload."""
-
     solution: str
     definition: str
     axes: Mapping[str, int] = SIZES
@@ -82,31 +77,35 @@ class Case:
     about: str = ""
     """The special trait, which tells cases of one definition apart."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "-".join(filter(None, (self.solution, self.definition, self.about)))
 
 
-def children(device: str, cache: Path) -> Iterator[Check]:
+def children(device, cache):
     """A function that checks a case on ``cpu`` or a CUDA device."""
-    environment = {**os.environ, "FIB_CACHE_PATH": str(cache), "TRITON_INTERPRET": str(int(device == "cpu"))}
+    return child_of(__file__, device, FIB_CACHE_PATH=str(cache), TRITON_INTERPRET=str(int(device == "cpu")))
+
+
+def child_of(script, *words, **environment):
+    """A function that has a script check a case in a child, and fails with the problem that it answers."""
     with subprocess.Popen(
-        [sys.executable, __file__, device], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        [sys.executable, script, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+        text=True,
     ) as process:
-        assert process.stdin
-        assert process.stdout
-        to, back = process.stdin, process.stdout
-        yield lambda case: ask(to, back, attrs.asdict(case))
+
+        def check(case):
+            process.stdin.write(json.dumps(attrs.asdict(case)) + "\n")
+            process.stdin.flush()
+            if problem := json.loads(process.stdout.readline() or '"the child ended"'):
+                pytest.fail(problem, pytrace=False)
+
+        yield check
 
 
-def ask(to: IO[str], back: IO[str], task: object) -> None:
-    """Send a task to a child, and fail with the problem that it answers."""
-    to.write(json.dumps(task) + "\n")
-    to.flush()
-    if problem := json.loads(back.readline() or '"the child ended"'):
-        pytest.fail(problem, pytrace=False)
-
-
-def answer(check: Callable[[Any], None]) -> None:
+def answer(check):
     """Check each task on standard input, a line of JSON, and print the problem, or an empty string, as JSON."""
     for line in sys.stdin:
         try:
@@ -120,7 +119,7 @@ def answer(check: Callable[[Any], None]) -> None:
 # -- in the child process -------------------------------------------------------------------
 
 
-def reduced(definition: Definition, constants: Mapping[str, int]) -> Definition:
+def reduced(definition, constants):
     """A definition with other constant axes, in its reference too."""
     axes, reference = dict(definition.axes), definition.reference
     values = {**constants}
@@ -135,7 +134,7 @@ def reduced(definition: Definition, constants: Mapping[str, int]) -> Definition:
     return attrs.evolve(definition, axes=axes, reference=reference)
 
 
-def _check(case: Case, device: str) -> None:
+def _check(case, device):
     """Compare with the reference; on a GPU also from a CUDA graph; replays have other integers."""
     definition = reduced(public_set().definitions[case.definition], case.constants)
     registry = BuilderRegistry.get_instance()
@@ -147,7 +146,7 @@ def _check(case: Case, device: str) -> None:
         given = {name: _packed(name, value) for name, value in given.items()}
     arguments = list(given.values())
 
-    def expect() -> dict[str, torch.Tensor]:
+    def expect():
         results = reference.call_value_returning(*inputs.values())
         return dict(zip(definition.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
@@ -172,7 +171,7 @@ def _check(case: Case, device: str) -> None:
         _comparison(definition, inputs, expect(), expect)(buffers, call)
 
 
-def _padded(definition: Definition, inputs: Mapping[str, Any], length: int) -> dict[str, Any]:
+def _padded(definition, inputs, length):
     """The inputs with page numbers in a longer buffer, whose rest holds numbers that are no pages."""
     padded = padded_indices_of(definition)
     if not length or padded is None:
@@ -185,7 +184,7 @@ def _padded(definition: Definition, inputs: Mapping[str, Any], length: int) -> d
     return {**inputs, **buffers}
 
 
-def _packed(name: str, value: Any) -> Any:
+def _packed(name, value):
     """Queries as the first heads of wider rows, and caches as the second half of wider heads; the rest is NaN."""
     if name == "q":
         rows, heads, dim = value.shape
@@ -198,9 +197,7 @@ def _packed(name: str, value: Any) -> Any:
     return view.copy_(value)
 
 
-def _with_integers(
-    definition: Definition, inputs: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]
-) -> dict[str, Any]:
+def _with_integers(definition, inputs, tensors):
     """The inputs with other offsets and lengths, and page numbers for as many pages."""
     others = {name: torch.tensor(values, dtype=inputs[name].dtype) for name, values in tensors.items()}
     padded = padded_indices_of(definition)
@@ -212,16 +209,16 @@ def _with_integers(
     return {**inputs, **{name: value.to(device) for name, value in others.items()}}
 
 
-def device_name(device: str) -> str:
+def device_name(device):
     """Hardware that a solution is stated to support."""
     return "cpu" if device == "cpu" else torch.cuda.get_device_name(device)
 
 
-def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
+def _poisoned(tensor):
     return torch.full_like(tensor, torch.nan if tensor.is_floating_point() else -1)
 
 
-def _inputs(case: Case, definition: Definition, device: str) -> dict[str, Any]:
+def _inputs(case, definition, device):
     axes = {axis: case.axes[axis] for axis in definition.var_axes}
     scalars = {name: ScalarInput(value) for name, value in case.tensors.items() if not isinstance(value, list)}
     sources = {name: scalars.get(name, RandomInput()) for name in definition.inputs if name not in case.absent}
@@ -236,7 +233,7 @@ def _inputs(case: Case, definition: Definition, device: str) -> dict[str, Any]:
     return {n: value.to(device) if isinstance(value, torch.Tensor) else value for n, value in inputs.items()}
 
 
-def _captured(runnable: Runnable, arguments: list[Any], buffers: Mapping[str, torch.Tensor]) -> torch.cuda.CUDAGraph:
+def _captured(runnable, arguments, buffers):
     """A CUDA graph of a call; its capture fails if the call synchronises."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -244,12 +241,7 @@ def _captured(runnable: Runnable, arguments: list[Any], buffers: Mapping[str, to
     return graph
 
 
-def _comparison(
-    definition: Definition,
-    inputs: Mapping[str, Any],
-    wanted: Mapping[str, torch.Tensor],
-    again: Callable[[], Mapping[str, torch.Tensor]],
-) -> Callable[[Mapping[str, torch.Tensor], Callable[[], None]], None]:
+def _comparison(definition, inputs, wanted, again):
     """A function that calls a solution, as often as it takes, and compares what lies in its buffers."""
     for name, tensor in wanted.items():
         assert not tensor.isnan().any(), f"the reference's {name} holds NaN: the workload is invalid"
@@ -261,7 +253,7 @@ def _comparison(
     input_set = InputSet(definition=definition, inputs=inputs, expected=wanted, config=config, again=again)
     check = evaluator.check(input_set)
 
-    def compare(buffers: Mapping[str, torch.Tensor], call: Callable[[], None]) -> None:
+    def compare(buffers, call):
         observations = []
         for _ in range(max(check.trials, 1)):
             call()
@@ -273,9 +265,7 @@ def _comparison(
     return compare
 
 
-def _compare_elements(
-    buffers: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], call: Callable[[], None]
-) -> None:
+def _compare_elements(buffers, wanted, call):
     call()
     for name, reference in wanted.items():
         torch.testing.assert_close(

@@ -4,15 +4,13 @@ An entry names a file and, by a regular expression, the definitions that it impl
 ordered from the plainest implementation to the most specialised one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache
 from pathlib import Path
 
 import attrs
-from fib_schema import BuildSpec, Definition, Solution, SourceFile
+from fib_schema import BuildSpec, Solution, SourceFile
 
 FOLDER = Path(__file__).parents[1] / "solutions"
 
@@ -33,11 +31,11 @@ class TableEntry:
     is_capturable: bool
     """Whether calls never wait for the device, so that a CUDA graph can capture them."""
 
-    def implements(self, definition: str) -> bool:
+    def implements(self, definition):
         """Whether the file is a solution of a definition."""
         return re.fullmatch(self.definitions, definition) is not None
 
-    def solution(self, definition: Definition, hardware: str, name: str | None = None) -> Solution:
+    def solution(self, definition, hardware, name=None):
         """The solution for a definition on some hardware."""
         text = (FOLDER / self.file).read_text("utf-8")
         if "rmsnorm" in self.file and (epsilon := re.search(r"EPS = (1e-\d)", definition.reference)):
@@ -54,23 +52,21 @@ class TableEntry:
 
 
 @cache
-def solution_table() -> tuple[TableEntry, ...]:
-    """All entries."""
+def solution_table():
     return tuple(TableEntry(**entry) for entry in json.loads((FOLDER / "table.json").read_text("utf-8")))
 
 
-def entry_of(file: str) -> TableEntry:
-    """The entry of a file."""
+def entry_of(file):
     (entry,) = (entry for entry in solution_table() if entry.file == file)
     return entry
 
 
-def entries_for(definition: str, *, device: str) -> tuple[TableEntry, ...]:
+def entries_for(definition, *, device):
     """The entries for a definition on ``cuda`` or ``cpu``."""
     return tuple(entry for entry in solution_table() if device in entry.devices and entry.implements(definition))
 
 
-def capturable_entry(definition: str) -> TableEntry | None:
+def capturable_entry(definition):
     """The entry that a CUDA graph can capture: the one in Triton if there is one, else the one in torch."""
     found = {entry.language: entry for entry in entries_for(definition, device="cuda") if entry.is_capturable}
     return found.get("triton") or found.get("python")

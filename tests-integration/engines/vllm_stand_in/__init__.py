@@ -38,15 +38,11 @@ def load_plugins():
 
 
 class SamplingParams:
-    """Settings of a generation."""
-
     def __init__(self, **settings):
         self.max_tokens = settings["max_tokens"]
 
 
 class LLM:
-    """An engine."""
-
     def __init__(self, model, **settings):
         assert settings["load_format"] == "dummy"
         load_plugins()
@@ -64,11 +60,8 @@ class LLM:
         self.backend, self.ops = backend, ops
         for name, providers in settings.get("ir_op_priority", {}).items():
             getattr(ops, name).set_default(providers)
-        dtype = {"fp8": torch.float8_e4m3fn}.get(settings.get("kv_cache_dtype"), torch.bfloat16)
         packed = torch.zeros(_BLOCKS, _PAGE, _KEY_HEADS, 2 * _SIZE, dtype=torch.bfloat16)
-        self.cache = (
-            tuple(x.to(dtype) for x in packed.split(_SIZE, -1)) if dtype.itemsize == 1 else packed.split(_SIZE, -1)
-        )
+        self.cache = packed.split(_SIZE, -1)
         self.weight = torch.ones(4096, dtype=torch.bfloat16)
         workspace = torch.zeros(1024, dtype=torch.uint8)
         self.prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
@@ -100,11 +93,10 @@ class LLM:
             indices=torch.arange(size * pages, dtype=torch.int32),
             last_page_len_cpu=torch.full((size,), (length - 1) % _PAGE + 1, dtype=torch.int32), num_qo_heads=_HEADS,
             num_kv_heads=_KEY_HEADS, head_dim=_SIZE, page_size=_PAGE, pos_encoding_mode="NONE", sm_scale=0.1,
-            q_data_type=torch.bfloat16, kv_data_type=self.cache[0].dtype, o_data_type=torch.bfloat16,
+            q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16, o_data_type=torch.bfloat16,
         )  # fmt: skip
 
     def attend(self, wrapper, rows):
-        """Attention of some rows."""
         q = torch.ones(rows, _HEADS, _SIZE, dtype=torch.bfloat16)
         wrapper.run(q, self.cache, q_scale=1.0, k_scale=1.0, v_scale=1.0, out=torch.empty_like(q))
 
@@ -122,7 +114,7 @@ class LLM:
             qo_indptr=offsets * length, paged_kv_indptr=offsets, paged_kv_indices=torch.arange(size, dtype=torch.int32),
             paged_kv_last_page_len=torch.full((size,), length, dtype=torch.int32), num_qo_heads=_HEADS,
             num_kv_heads=_KEY_HEADS, head_dim_qk=_SIZE, page_size=_PAGE, causal=True, sm_scale=0.1,
-            q_data_type=torch.bfloat16, kv_data_type=self.cache[0].dtype, o_data_type=torch.bfloat16,
+            q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16, o_data_type=torch.bfloat16,
             fixed_split_size=-1, disable_split_kv=False,
         )  # fmt: skip
         self.attend(self.prefill, size * length)

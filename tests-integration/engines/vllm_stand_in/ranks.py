@@ -8,14 +8,12 @@ import types
 
 
 class Ranks:
-    """The processes of an engine."""
-
     def __init__(self, settings):
         context = multiprocessing.get_context("spawn")
         self.pipes = []
         for rank in range(settings["tensor_parallel_size"]):
             ours, theirs = context.Pipe()
-            arguments = rank, settings, theirs, os.environ["VLLM_PORT"]
+            arguments = rank, settings, theirs, f"{settings['model']}/ranks-{os.getpid()}"  # no port can be taken
             context.Process(target=_serve, args=arguments, daemon=True).start()
             self.pipes.append(ours)
 
@@ -30,12 +28,12 @@ class Ranks:
         return self.call("function", marshal.dumps(function.__code__), function.__module__, arguments)
 
 
-def _serve(rank, settings, pipe, port):
+def _serve(rank, settings, pipe, meeting_file):
     from torch import distributed
     from vllm import LLM, SamplingParams
 
     count = settings["tensor_parallel_size"]
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=count)
     engine = LLM(**{**settings, "tensor_parallel_size": 1})
     while True:
         try:

@@ -1,7 +1,5 @@
 """One case: a kind of damage and a command, run in a fork of a process that has imported everything."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes
@@ -14,27 +12,25 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from fib_bench.report.page import VEGA_LITE
 
-from .commands import Case, Command
+from .commands import Case
 from .healthy import write_healthy
-from .kind import Kind
 
 _CAPABILITIES = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: by these, root reads files without permissions."""
 _DATA_BYTES = 3 << 30
 _FILE_BYTES = 1 << 30
 """A command that copies a sparse file of 10 GB fails instead of filling the disk."""
-MAIN: dict[str, Callable[[], int | None]] = {}
+MAIN = {}
 """The commands' main functions."""
 
 
-def preload(*, has_torch: bool) -> None:
+def preload(*, has_torch):
     """Import the commands and what they use, so that forks start at once.
 
     Args:
@@ -63,7 +59,7 @@ def preload(*, has_torch: bool) -> None:
         vl_convert.javascript_bundle = lambda *_, **__: script
 
 
-def _result_in_fork(function: Callable[..., str]) -> str:
+def _result_in_fork(function):
     with tempfile.NamedTemporaryFile() as file:
         if (pid := os.fork()) == 0:
             Path(file.name).write_text(function(vl_version=VEGA_LITE))
@@ -99,14 +95,14 @@ class Running:
         cache: FIB_CACHE_PATH of the command.
     """
 
-    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path) -> None:
+    def __init__(self, kind, command, folder, cache):
         self.kind, self.command, self.folder = kind, command, folder
         self._started = time.monotonic()
         self._process = os.fork()
         if self._process == 0:
             _run_in_fork(kind, command, folder, cache)
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self):
         """Output, once the command has ended or its time is over."""
         ended, status = os.waitpid(self._process, os.WNOHANG)
         seconds = time.monotonic() - self._started
@@ -120,27 +116,27 @@ class Running:
         output = (self.folder / "output").read_bytes().decode("utf-8", "surrogateescape")
         return Outcome(code, output, self._is_shown(output), seconds, self._page())
 
-    def _page(self) -> str:
+    def _page(self):
         file = self._written()
         is_text = file is not None and (self.command.writes == "." or file.suffix == ".txt")
         return file.read_text("utf-8", "surrogateescape") if file is not None and is_text and file.is_file() else ""
 
-    def _is_shown(self, output: str) -> bool:
+    def _is_shown(self, output):
         return self.command.shows in output and (not self.command.writes or self._written() is not None)
 
-    def _written(self) -> Path | None:
+    def _written(self):
         """Files that the command was to write, if it did."""
         out = self.folder / "out"
         if self.command.writes in ("", "."):
             return out if self.command.writes and out.exists() else None
         return next(out.glob(self.command.writes), None)
 
-    def remove(self) -> None:
+    def remove(self):
         """Remove the folder; `shutil` cannot remove deeply nested ones."""
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
 
 
-def _run_in_fork(kind: Kind, command: Command, folder: Path, cache: Path) -> None:
+def _run_in_fork(kind, command, folder, cache):
     code = 1
     try:
         os.setsid()
@@ -160,7 +156,7 @@ def _run_in_fork(kind: Kind, command: Command, folder: Path, cache: Path) -> Non
         _end(code)
 
 
-def _prepare(kind: Kind, folder: Path) -> Case:
+def _prepare(kind, folder):
     write_healthy(folder / "set")
     write_healthy(folder / "other")
     path = str(folder / kind.path) if kind.path else ""
@@ -169,7 +165,7 @@ def _prepare(kind: Kind, folder: Path) -> Case:
     return Case(path, folder / "out", folder / "other")
 
 
-def _limit(kind: Kind, folder: Path, cache: Path) -> None:
+def _limit(kind, folder, cache):
     if kind.is_unprivileged:
         obey_permissions()
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
@@ -182,7 +178,7 @@ def _limit(kind: Kind, folder: Path, cache: Path) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
-def obey_permissions() -> None:
+def obey_permissions():
     """Have root obey the permissions of files, as other users do; other users have nothing to drop."""
     if os.getuid() != 0:
         return
@@ -199,7 +195,7 @@ def obey_permissions() -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def _call(command: Command, case: Case) -> int:
+def _call(command, case):
     if command.function is not None:
         return command.function(case)
     words = command.arguments(case)
@@ -207,10 +203,10 @@ def _call(command: Command, case: Case) -> int:
     return int(MAIN[words[0]]() or 0)
 
 
-def _end(code: int) -> None:
+def _end(code):
     """End as the interpreter does, but without freeing all modules."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,22 +1,15 @@
 """Commands that take a data set: what they read, and how to see that they processed the rest of a damaged set."""
 
-from __future__ import annotations
-
-import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .healthy import HARDWARE
-from .kind import Kind
 
-FAST = ("--warmup-runs", "1", "--iterations", "1", "--num-trials", "1", "--timeout", "30")
-MEASURE = ("--measure-seconds", "0.01")
-
-
+FAST = "--warmup-runs 1 --iterations 1 --num-trials 1 --timeout 30"
+MEASURE = "--measure-seconds 0.01"
 RECORDS = frozenset({"definition", "solution", "workload", "trace"})
 
 
@@ -40,7 +33,7 @@ class Command:
     """A command, or a function of a library, with its arguments.
 
     Attributes:
-        words: Its name and arguments; ``{set}``, ``{out}`` and ``{other}`` stand for paths.
+        words: Its name and arguments; ``{set}``, ``{out}`` and ``{other}`` stand for paths, ``{hardware}`` for a name.
         reads: The parts of a set that it parses (`kind.PART_NAMES`, ``settings``): these files must be named.
         lists: The parts of which it lists the names only.
         opens: Further parts whose damage it is run on; nothing of these has to be named.
@@ -65,20 +58,20 @@ class Command:
     is_execution: bool = False
     function: Callable[[Case], int] | None = None
     is_machine_readable: bool = False
-    seconds: float = 40.0
+    seconds: float = 200.0
     has_torch: bool = False
     only: frozenset[str] = frozenset()
 
     @property
-    def name(self) -> str:
+    def name(self):
         """The command without the paths and numbers that are the same for all."""
         return " ".join(
             word
             for word in self.words
-            if word not in (*FAST, *MEASURE, "keeper_py") and "{" not in word and word not in OPTIONS
+            if word not in (*FAST.split(), *MEASURE.split(), "keeper_py") and "{" not in word and word not in OPTIONS
         )
 
-    def takes(self, kind: Kind) -> bool:
+    def takes(self, kind):
         """Whether the kind of damage can concern it."""
         if kind.is_endless and self.name in ("fib-apply warm", "fib_apply.enable_apply"):
             return False  # they grant a compiler 600 s, more than a case has
@@ -86,27 +79,25 @@ class Command:
             return kind.part in self.only
         return kind.part == "set" or kind.part in self.reads | self.lists | self.opens
 
-    def arguments(self, case: Case) -> list[str]:
-        """The words for one case."""
-        places: Mapping[str, str] = {"{set}": case.path, "{out}": str(case.out), "{other}": str(case.other)}
+    def arguments(self, case):
+        places = {"{set}": case.path, "{out}": str(case.out), "{other}": str(case.other)}
+        places |= {"{hardware}": HARDWARE}
         return [places.get(word, word) for word in self.words]
 
 
-OPTIONS = frozenset(
-    {"--local", "--dataset", "--into", "--output", "--output-folder", "--hardware", HARDWARE, "--definition"}
-)
+OPTIONS = frozenset({"--local", "--dataset", "--into", "--output", "--output-folder", "--hardware", "--definition"})
 
 
-def _logged() -> None:
+def _logged():
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
 
 
-def _call_keeper() -> int:
+def _call_keeper():
     import fib_apply
     import torch
 
     @fib_apply.apply("keeper")
-    def keeper(x: torch.Tensor, s: float) -> torch.Tensor:
+    def keeper(x, s):
         return x * s
 
     result = keeper(torch.ones(16), 2.0)
@@ -114,33 +105,23 @@ def _call_keeper() -> int:
     return 0
 
 
-def enable_apply(case: Case) -> int:
+def enable_apply(case):
     """Route calls by the set, in the foreground, and call the keeper, as an engine does."""
+    import fib_apply
     from fib_schema import FibError
 
     _logged()
     try:
-        return _enable_apply(case)
+        with fib_apply.enable_apply(case.path, fib_apply.ApplyConfig(on_error="fallback")) as runtime:
+            code = _call_keeper()
+            print(runtime.explain("keeper"))
     except FibError as error:
         print(error)
         return 2
-
-
-def _enable_apply(case: Case) -> int:
-    import fib_apply
-
-    runtime = fib_apply.enable_apply(case.path, fib_apply.ApplyConfig(on_error="fallback"))
-    code = _call_keeper()
-    print(json.dumps({name: stats for name, stats in _plain(runtime.explain("keeper")).items() if name == "x"}))
-    fib_apply.disable_apply()
     return code
 
 
-def _plain(explanation: object) -> dict[str, object]:
-    return {"x": str(explanation)}
-
-
-def enable_tracing(case: Case) -> int:
+def enable_tracing(case):
     """Trace the calls of the keeper into the set, as an engine does."""
     import fib_tracer
     from fib_schema import FibError
@@ -156,11 +137,12 @@ def enable_tracing(case: Case) -> int:
     return code
 
 
-def _command(*words: str, reads: str, lists: str = "", **fields: Any) -> Command:
+def _command(line, reads, lists="", **fields):
     """A command; without `shows` or `writes`, one that shows the keeper's name."""
-    machine = "--json" in words
+    words = tuple(line.split())
     if "writes" not in fields:
         fields = {"shows": "keeper", **fields}
+    machine = "--json" in words
     return Command(words, frozenset(reads.split()), frozenset(lists.split()), is_machine_readable=machine, **fields)
 
 
@@ -171,114 +153,74 @@ _REPAIR = {"reads": "", "lists": " ".join(RECORDS), "opens": frozenset({"blob"})
 _SUMMARY = {"reads": "trace workload", "lists": "definition solution"}
 _TABLE = {"reads": "definition trace", "lists": "solution"}
 _STATS = {"reads": "definition workload"}
-_ENGINE = {"has_torch": True, "seconds": 60, "shows": "called keeper"}
-_RUN: dict[str, Any] = {"is_execution": True, "has_torch": True, "seconds": 90}
+_ENGINE = {"has_torch": True, "seconds": 300, "shows": "called keeper"}
+_RUN = {"is_execution": True, "has_torch": True, "seconds": 300}
 _SETS = frozenset({"set", "settings"})
-_H200 = ("--hardware", HARDWARE)
-_BENCH, _REPORT, _COMPAT = "fib-bench", ("fib-bench", "report"), "fib-compat"
 COMMANDS = (
     _command(
-        _BENCH,
-        "run",
-        "{set}",
-        *FAST,
-        *MEASURE,
+        f"fib-bench run {{set}} {FAST} {MEASURE}",
         reads="definition solution workload blob settings",
         opens=RECORDS,
         shows="keeper_py: PASSED",
         **_RUN,
     ),
     _command(
-        _BENCH,
-        "run",
-        "{set}",
-        "--resume",
-        "--json",
-        *FAST,
-        *MEASURE,
+        f"fib-bench run {{set}} --resume --json {FAST} {MEASURE}",
         reads="definition solution workload trace settings",
         **_RUN,
     ),
-    _command(_BENCH, "validate", "{set}", reads=_ALL, is_execution=True, shows=""),
-    _command(_BENCH, "validate", "{set}", "--json", reads=_ALL, is_execution=True, shows=""),
-    _command(*_REPORT, "summary", "{set}", **_SUMMARY),
-    _command(*_REPORT, "summary", "{set}", "--json", **_SUMMARY),
-    _command(*_REPORT, "best", "{set}", reads="trace"),
-    _command(*_REPORT, "best", "{set}", "--json", reads="trace"),
-    _command(*_REPORT, "compare", "{other}", "{set}", reads="trace", shows=""),
-    _command(*_REPORT, "compare", "{set}", "{other}", "--json", reads="trace"),
-    _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--json", reads="trace"),
-    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", shows="", **_REPAIR),
-    _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", writes=_COPY["writes"], **_MERGE),
-    _command(*_REPORT, "html", "{set}", "--output", "{out}", reads="trace definition", lists="solution", writes="."),
-    _command(_BENCH, "migrate", "{set}", "{out}", **_COPY),
-    _command(_BENCH, "migrate", "{set}", "{out}", "--json", **_COPY),
-    _command("fib-apply", "table", "{set}", *_H200, **_TABLE),
-    _command("fib-apply", "table", "{set}", *_H200, "--json", **_TABLE),
+    _command("fib-bench validate {set}", reads=_ALL, is_execution=True, shows=""),
+    _command("fib-bench validate {set} --json", reads=_ALL, is_execution=True, shows=""),
+    _command("fib-bench report summary {set}", **_SUMMARY),
+    _command("fib-bench report summary {set} --json", **_SUMMARY),
+    _command("fib-bench report best {set}", reads="trace"),
+    _command("fib-bench report best {set} --json", reads="trace"),
+    _command("fib-bench report compare {other} {set}", reads="trace", shows=""),
+    _command("fib-bench report compare {set} {other} --json", reads="trace"),
+    _command("fib-bench report merge {set} {other} --into {out}", shows="", **_REPAIR),
+    _command("fib-bench report merge {set} --into {out}", writes=_COPY["writes"], **_MERGE),
+    _command("fib-bench report html {set} --output {out}", reads="trace definition", lists="solution", writes="."),
+    _command("fib-bench migrate {set} {out}", **_COPY),
+    _command("fib-bench migrate {set} {out} --json", **_COPY),
+    _command("fib-apply table {set} --hardware {hardware}", **_TABLE),
+    _command("fib-apply table {set} --hardware {hardware} --json", **_TABLE),
     _command(
-        "fib-apply",
-        "explain",
-        "{set}",
-        "--definition",
-        "keeper",
-        *_H200,
+        "fib-apply explain {set} --definition keeper --hardware {hardware}",
         reads="",
         opens=frozenset({"definition", "trace"}),
     ),
-    _command("fib-apply", "explain", "{set}", "--definition", "victim", *_H200, "--json", shows="", **_TABLE),
-    _command("fib-apply", "warm", "{set}", has_torch=True, seconds=60, shows="ready keeper_py", **_TABLE),
-    _command("fib_apply.enable_apply", "{set}", function=enable_apply, **_TABLE, **_ENGINE),
-    _command("fib_tracer.enable_tracing", "{set}", function=enable_tracing, reads="definition", **_ENGINE),
+    _command("fib-apply explain {set} --definition victim --hardware {hardware} --json", shows="", **_TABLE),
+    _command("fib-apply warm {set}", has_torch=True, seconds=300, shows="ready keeper_py", **_TABLE),
+    _command("fib_apply.enable_apply {set}", function=enable_apply, **_TABLE, **_ENGINE),
+    _command("fib_tracer.enable_tracing {set}", function=enable_tracing, reads="definition", **_ENGINE),
+    _command("fib-compile build {set} --timeout 30", reads="definition solution", shows="keeper_cpp", seconds=300),
+    _command("fib-tracer stats {set}", **_STATS),
+    _command("fib-tracer stats {set} --json", **_STATS),
+    _command("fib-tracer import {other} {set}", reads="definition", shows=""),
+    _command("fib-tracer import {set} {other} --json", reads="", opens=RECORDS, shows=""),
+    _command("fib-integrations baselines {set} --dry-run", reads="definition", lists="solution", shows=""),
+    _command("fib-integrations baselines {set} --json", reads="definition", lists="solution", shows=""),
     _command(
-        "fib-compile", "build", "{set}", "--timeout", "30", reads="definition solution", shows="keeper_cpp", seconds=90
-    ),
-    _command("fib-tracer", "stats", "{set}", **_STATS),
-    _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
-    _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),
-    _command("fib-tracer", "import", "{set}", "{other}", "--json", reads="", opens=RECORDS, shows=""),
-    _command("fib-integrations", "baselines", "{set}", "--dry-run", reads="definition", lists="solution", shows=""),
-    _command("fib-integrations", "baselines", "{set}", "--json", reads="definition", lists="solution", shows=""),
-    _command(
-        _COMPAT,
-        "run",
-        "--local",
-        "{set}",
-        "--no-save-results",
-        *FAST,
-        "--solutions",
-        "keeper_py",
+        f"fib-compat run --local {{set}} --no-save-results {FAST} --solutions keeper_py",
         reads="settings",
         only=_SETS,
         **_RUN,
     ),
-    _command(_COMPAT, "report", "summary", "--local", "{set}", **_SUMMARY),
-    _command(_COMPAT, "report", "best", "--local", "{set}", reads="trace"),
-    _command(_COMPAT, "report", "visualize", "--local", "{set}", reads="trace"),
-    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", shows="", **_REPAIR),
-    _command(_COMPAT, "validate", "--dataset", "{set}", reads=_ALL, is_execution=True, shows=""),
+    _command("fib-compat report summary --local {set}", **_SUMMARY),
+    _command("fib-compat report best --local {set}", reads="trace"),
+    _command("fib-compat report visualize --local {set}", reads="trace"),
+    _command("fib-compat report merge --local {set} {other} --output {out}", shows="", **_REPAIR),
+    _command("fib-compat validate --dataset {set}", reads=_ALL, is_execution=True, shows=""),
     _command(
-        _COMPAT,
-        "validate",
-        "--dataset",
-        "{set}",
-        "--checks",
-        "baseline,benchmark",
-        "--disable-gpu",
+        "fib-compat validate --dataset {set} --checks baseline,benchmark --disable-gpu",
         reads="",
         opens=RECORDS,
         shows="",
         has_torch=True,
-        seconds=90,
+        seconds=300,
     ),
     _command(
-        _COMPAT,
-        "validate",
-        "--dataset",
-        "{set}",
-        "--outputs",
-        "json,text",
-        "--output-folder",
-        "{out}",
+        "fib-compat validate --dataset {set} --outputs json,text --output-folder {out}",
         reads="",
         shows="",
         writes="validation_*.txt",

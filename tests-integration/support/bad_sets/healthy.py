@@ -4,12 +4,8 @@
 of text or of a mapping, and nothing here depends on the code under attack.
 """
 
-from __future__ import annotations
-
 import json
 import struct
-from pathlib import Path
-from typing import Any
 
 DEFINITION = "definitions/activation/victim.json"
 SOLUTION = "solutions/me/activation/victim/victim_py.json"
@@ -31,7 +27,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Relu);
 """
 
 
-def definition(name: str) -> dict[str, Any]:
+def definition(name):
     """A definition of two inputs, a vector and a scalar."""
     vector = {"shape": ["n"], "dtype": "float32"}
     return {
@@ -45,8 +41,7 @@ def definition(name: str) -> dict[str, Any]:
     }
 
 
-def solution(name: str, of: str, language: str = "python") -> dict[str, Any]:
-    """A correct solution of `definition`."""
+def solution(name, of, language="python"):
     file, code = ("main.py", "def run(x, s):\n    return x * s\n") if language == "python" else ("main.cpp", _CPP)
     return {
         "name": name,
@@ -63,7 +58,7 @@ def solution(name: str, of: str, language: str = "python") -> dict[str, Any]:
     }
 
 
-def workload(of: str, uuid: str, *, has_blob: bool = False) -> dict[str, Any]:
+def workload(of, uuid, *, has_blob=False):
     """A workload trace of 16 elements, generated or from the blob."""
     x = {"type": "safetensors", "path": BLOB, "tensor_key": "x"} if has_blob else {"type": "random"}
     return {
@@ -72,7 +67,7 @@ def workload(of: str, uuid: str, *, has_blob: bool = False) -> dict[str, Any]:
     }
 
 
-def trace(of: str, uuid: str, hardware: str, latency_ms: float = 0.01, *, has_blob: bool = False) -> dict[str, Any]:
+def trace(of, uuid, hardware, latency_ms=0.01, *, has_blob=False):
     """A passing trace of the definition's Python solution."""
     timing = {"method": "linked", "samples": 80, "calls_per_sample": 2, "interval_ms": [0.0099, 0.0101], "spread": 0.1}
     return workload(of, uuid, has_blob=has_blob) | {
@@ -94,13 +89,12 @@ def trace(of: str, uuid: str, hardware: str, latency_ms: float = 0.01, *, has_bl
     }
 
 
-def safetensors(header: dict[str, Any], data: bytes) -> bytes:
-    """The bytes of a safetensors file."""
+def safetensors(header, data):
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write_healthy(root: Path) -> None:
+def write_healthy(root):
     """Write the set below `root`, a folder that does not exist."""
     for name in ("keeper", "victim"):
         _write_json(root / "definitions/activation" / f"{name}.json", definition(name))
@@ -118,16 +112,15 @@ def write_healthy(root: Path) -> None:
     blob.write_bytes(healthy_blob())
 
 
-def healthy_blob() -> bytes:
-    """A blob with the tensor ``x``."""
+def healthy_blob():
     return safetensors({"x": {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}, bytes(64))
 
 
-def _write_json(path: Path, record: dict[str, Any]) -> None:
+def _write_json(path, record):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2))
 
 
-def _write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+def _write_lines(path, records):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -1,12 +1,9 @@
 """Kind: one kind of damage to the healthy set, as data. The modules ``kinds_*`` each have a tuple of them."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .healthy import ALL_PARTS, BLOB, DEFINITION, SOLUTION, TRACES, WORKLOADS
 
@@ -50,10 +47,10 @@ class Raw(str):
 
 
 _MARK = "\ue000raw%d\ue000"
-REMOVED: Any = object()
+REMOVED = object()
 
 
-def edit_json(path: Path, *changes: tuple[str, Any], line: int | None = None) -> None:
+def edit_json(path, *changes, line=None):
     """Set values in a JSON file, or in one line of a JSON Lines file.
 
     Args:
@@ -82,7 +79,7 @@ def edit_json(path: Path, *changes: tuple[str, Any], line: int | None = None) ->
     path.write_text("\n".join(lines) + "\n")
 
 
-def field_kinds(part_path: str, rows: Iterable[tuple[Any, ...]], **defaults: Any) -> list[Kind]:
+def field_kinds(part_path, rows, **defaults):
     """Kinds of one bad value each.
 
     Args:
@@ -95,7 +92,7 @@ def field_kinds(part_path: str, rows: Iterable[tuple[Any, ...]], **defaults: Any
     found = []
     for name, keys, value, *more in rows:
 
-        def damage(root: Path, keys: str = keys, value: Any = value) -> None:
+        def damage(root, keys=keys, value=value):
             edit_json(root / part_path, (keys, value), line=line)
 
         fields = {"part": part, "named": (Path(part_path).name,), **defaults, **(more[0] if more else {})}
@@ -103,12 +100,12 @@ def field_kinds(part_path: str, rows: Iterable[tuple[Any, ...]], **defaults: Any
     return found
 
 
-def each_part(name: str, damage: Callable[[Path], None], parts: Iterable[str] = ALL_PARTS, **fields: Any) -> list[Kind]:
+def each_part(name, damage, parts=ALL_PARTS, **fields):
     """One kind of unreadable file, for a file of each part; `damage` gets the path of the file."""
     kinds = []
     for part_path in parts:
 
-        def damage_part(root: Path, part_path: str = part_path) -> None:
+        def damage_part(root, part_path=part_path):
             damage(root / part_path)
 
         all_fields = {"part": PART_NAMES[part_path], "named": (Path(part_path).name,), "shows_when": "listed"}
@@ -116,6 +113,6 @@ def each_part(name: str, damage: Callable[[Path], None], parts: Iterable[str] = 
     return kinds
 
 
-def nested(levels: int, opening: str = "[", closing: str = "]") -> Raw:
+def nested(levels, opening="[", closing="]"):
     """JSON of nested lists."""
     return Raw(opening * levels + closing * levels)

@@ -1,31 +1,23 @@
 """Kinds of bad files: other contents than JSON, and other objects of the file system than files."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from .healthy import ALL_PARTS, BLOB, DEFINITION, SOLUTION, TRACES, WORKLOADS
+from .healthy import ALL_PARTS, DEFINITION, SOLUTION, TRACES, WORKLOADS
 from .kind import PART_NAMES, Kind, each_part
 
 _FOLDERS = {DEFINITION: "definitions", SOLUTION: "solutions", WORKLOADS: "workloads", TRACES: "traces"}
 _JSON = (DEFINITION, SOLUTION)
 
 
-def _rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    return lambda path: void(path.write_bytes(change(path.read_bytes())))
+def _rewritten(change):
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def void(_: object) -> None:
-    """Drop a result."""
-
-
-_CONTENTS: list[tuple[str, Callable[[bytes], bytes], dict[str, Any]]] = [
+_CONTENTS = [
     ("with a byte order mark", lambda data: b"\xef\xbb\xbf" + data, {"is_error": None}),
     ("in UTF-16", lambda data: data.decode().encode("utf-16"), {}),
     ("in UTF-32 without mark", lambda data: data.decode().encode("utf-32-le"), {}),
@@ -62,8 +54,8 @@ _ENCODED = [
 ]
 
 
-def _replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
+def _replaced(make):
+    def damage(path):
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -73,7 +65,7 @@ def _replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
     return damage
 
 
-def _socket(path: Path) -> None:
+def _socket(path):
     here = Path.cwd()
     os.chdir(path.parent)  # the path of a socket has at most 107 bytes
     server = socket.socket(socket.AF_UNIX)
@@ -82,34 +74,34 @@ def _socket(path: Path) -> None:
     os.chdir(here)
 
 
-def _moved_out(path: Path) -> None:
+def _moved_out(path):
     outside = _outside(path)
     shutil.move(path, outside)
     path.symlink_to(outside)
 
 
-def _outside(path: Path) -> Path:
+def _outside(path):
     case = next(parent for parent in path.parents if parent.name == "set").parent
     return case / f"outside-{path.name}"
 
 
-def _linked(target: str) -> Callable[[Path], None]:
+def _linked(target):
     return _replaced(lambda path: path.symlink_to(target))
 
 
-def _loop(path: Path) -> None:
+def _loop(path):
     path.unlink()
     other = path.with_name(f"{path.stem}-2{path.suffix}")
     path.symlink_to(other.name)
     other.symlink_to(path.name)
 
 
-def _sparse(path: Path) -> None:
+def _sparse(path):
     with path.open("r+b") as file:
         file.truncate(10 << 30)
 
 
-def _hard_linked(path: Path) -> None:
+def _hard_linked(path):
     os.link(path, path.with_name(f"a{path.name}"))
 
 
@@ -130,15 +122,15 @@ _OBJECTS = [
 ]
 
 
-def _extra_name(name: str | bytes) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
+def _extra_name(name):
+    def damage(path):
         raw = os.fsencode(name) if isinstance(name, str) else name
         path.rename(os.fsdecode(os.path.join(os.fsencode(path.parent), raw + os.fsencode(path.suffix))))
 
     return damage
 
 
-_LEGITIMATE_NAME: dict[str, Any] = {"is_error": None, "named": ()}
+_LEGITIMATE_NAME = {"is_error": None, "named": ()}
 _NAMES = [
     *each_part("a name with a newline", _extra_name("vic\ntim"), **_LEGITIMATE_NAME),
     *each_part("a name with an escape sequence", _extra_name("vic\x1b[2Jtim"), **_LEGITIMATE_NAME),
@@ -151,8 +143,8 @@ _NAMES = [
 ]
 
 
-def _bad_named(name: bytes) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
+def _bad_named(name):
+    def damage(path):
         path.write_text("rubbish")
         path.rename(os.fsdecode(os.path.join(os.fsencode(path.parent), name + os.fsencode(path.suffix))))
 
@@ -182,7 +174,7 @@ _BAD_NAMES = [
 ]
 
 
-def _nested_folders(path: Path) -> None:
+def _nested_folders(path):
     here = os.open(path.parent, os.O_RDONLY)
     for _ in range(1500):
         os.mkdir("d", dir_fd=here)
@@ -192,16 +184,16 @@ def _nested_folders(path: Path) -> None:
     os.close(here)
 
 
-def _link_to_parent(path: Path) -> None:
+def _link_to_parent(path):
     (path.parent / "up").symlink_to("..")
 
 
-def _on_folder(name: str, change: Callable[[Path], None], **fields: Any) -> list[Kind]:
+def _on_folder(name, change, **fields):
     """Kinds of damage to the folder of each part, such as ``definitions``."""
     kinds = []
     for part_path, folder in _FOLDERS.items():
 
-        def damage(root: Path, folder: str = folder) -> None:
+        def damage(root, folder=folder):
             change(root / folder)
 
         all_fields = {"part": PART_NAMES[part_path], "named": (folder,), "keeps_rest": False, "shows_when": "listed"}
@@ -209,20 +201,20 @@ def _on_folder(name: str, change: Callable[[Path], None], **fields: Any) -> list
     return kinds
 
 
-def _rubbish_below(path: Path) -> None:
+def _rubbish_below(path):
     folder = path.parent / "fol\nder"
     folder.mkdir()
     (folder / f"rubbish{path.suffix}").write_text("rubbish")
 
 
-def _rubbish_namesake(path: Path) -> None:
+def _rubbish_namesake(path):
     folder = path.parent / "other"
     folder.mkdir()
     (folder / path.name).write_text("rubbish")
 
 
 _FOLDER_KINDS = [
-    *_on_folder("a file", _replaced(lambda path: void(path.write_text("x")))),
+    *_on_folder("a file", _replaced(lambda path: path.write_text("x"))),
     *_on_folder("a FIFO", _replaced(os.mkfifo)),
     *_on_folder("a link to itself", _replaced(lambda path: path.symlink_to(path.name))),
     *_on_folder("a dangling link", _replaced(lambda path: path.symlink_to("nowhere"))),
@@ -241,11 +233,10 @@ _FOLDER_KINDS = [
     *each_part("rubbish of the same file name in another folder", _rubbish_namesake, named=("other/victim",)),
     *each_part(
         "a folder with a newline in its name, rubbish in it",
-        lambda path: void(_rubbish_below(path)),
+        _rubbish_below,
         named=("fol\\nder", "fol\\x0ader"),
     ),
 ]
 
 
 FILES = (*_ENCODED, *_OBJECTS, *_NAMES, *_BAD_NAMES, *_FOLDER_KINDS)
-assert BLOB

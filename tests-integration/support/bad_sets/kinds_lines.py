@@ -1,17 +1,17 @@
 """Kinds of bad values in the lines of workloads and traces."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from .healthy import BLOB, TRACES, WORKLOADS, trace, workload
 from .kind import REMOVED, Kind, Raw, edit_json, field_kinds, nested
 from .kinds_values import BIDI, HUGE, HUGER, LAZY, LONG, SILENT, VALIDATED, WARNED
 
-_UNNAMED: dict[str, Any] = {"is_error": None, "named": ()}
+_UNNAMED = {"is_error": None, "named": ()}
+
+
+def _blob_at(path, key="x"):
+    return {"type": "safetensors", "path": path, "tensor_key": key}
+
 
 _WORKLOAD = field_kinds(
     WORKLOADS,
@@ -68,45 +68,19 @@ _WORKLOAD = field_kinds(
         ("unknown key an integer of 5,000 digits", "workload/extra", HUGER, _UNNAMED),
         ("unknown key a lone surrogate", "workload/extra", "\ud800", _UNNAMED),
         ("misspelled key", "workload/inptus", {}, WARNED | {"is_warned": True}),
-        (
-            "blob path above the set",
-            "workload/inputs/x",
-            {"type": "safetensors", "path": "../x.safetensors", "tensor_key": "x"},
-        ),
-        (
-            "blob path above the set, from inside",
-            "workload/inputs/x",
-            {"type": "safetensors", "path": "blob/../../x", "tensor_key": "x"},
-        ),
-        ("blob path absolute", "workload/inputs/x", {"type": "safetensors", "path": "/dev/zero", "tensor_key": "x"}),
-        ("blob path with NUL", "workload/inputs/x", {"type": "safetensors", "path": "blob/\0", "tensor_key": "x"}),
-        (
-            "blob path a record",
-            "workload/inputs/x",
-            {"type": "safetensors", "path": WORKLOADS, "tensor_key": "x"},
-            LAZY,
-        ),
-        ("blob path the set", "workload/inputs/x", {"type": "safetensors", "path": ".", "tensor_key": "x"}),
-        ("blob path empty", "workload/inputs/x", {"type": "safetensors", "path": "", "tensor_key": "x"}),
-        (
-            "blob path of 10,000 characters",
-            "workload/inputs/x",
-            {"type": "safetensors", "path": LONG, "tensor_key": "x"},
-        ),
-        (
-            "blob path a lone surrogate",
-            "workload/inputs/x",
-            Raw('{"type": "safetensors", "path": "\\ud800", "tensor_key": "x"}'),
-        ),
-        ("blob path with a drive", "workload/inputs/x", {"type": "safetensors", "path": "C:\\x", "tensor_key": "x"}),
-        (
-            "blob key missing in the file",
-            "workload/inputs/x",
-            {"type": "safetensors", "path": BLOB, "tensor_key": "y"},
-            LAZY,
-        ),
-        ("blob key a number", "workload/inputs/x", {"type": "safetensors", "path": BLOB, "tensor_key": 1}),
-        ("blob for a scalar", "workload/inputs/s", {"type": "safetensors", "path": BLOB, "tensor_key": "x"}, LAZY),
+        ("blob path above the set", "workload/inputs/x", _blob_at("../x.safetensors")),
+        ("blob path above the set, from inside", "workload/inputs/x", _blob_at("blob/../../x")),
+        ("blob path absolute", "workload/inputs/x", _blob_at("/dev/zero")),
+        ("blob path with NUL", "workload/inputs/x", _blob_at("blob/\0")),
+        ("blob path a record", "workload/inputs/x", _blob_at(WORKLOADS), LAZY),
+        ("blob path the set", "workload/inputs/x", _blob_at(".")),
+        ("blob path empty", "workload/inputs/x", _blob_at("")),
+        ("blob path of 10,000 characters", "workload/inputs/x", _blob_at(LONG)),
+        ("blob path a lone surrogate", "workload/inputs/x", _blob_at("\ud800")),
+        ("blob path with a drive", "workload/inputs/x", _blob_at("C:\\x")),
+        ("blob key missing in the file", "workload/inputs/x", _blob_at(BLOB, "y"), LAZY),
+        ("blob key a number", "workload/inputs/x", _blob_at(BLOB, 1)),
+        ("blob for a scalar", "workload/inputs/s", _blob_at(BLOB), LAZY),
         ("a trace among workloads", "solution", "victim_py", LAZY),
     ],
 )
@@ -206,8 +180,8 @@ _TRACE = field_kinds(
 )
 
 
-def _second_line(part_path: str, text: str) -> Callable[[Path], None]:
-    def damage(root: Path) -> None:
+def _second_line(part_path, text):
+    def damage(root):
         path = root / part_path
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join([lines[0], text, *lines[1:]]))
@@ -215,8 +189,8 @@ def _second_line(part_path: str, text: str) -> Callable[[Path], None]:
     return damage
 
 
-def _many(path: str, record: dict[str, Any], count: int) -> Callable[[Path], None]:
-    def damage(root: Path) -> None:
+def _many(path, record, count):
+    def damage(root):
         with (root / path).open("a") as file:
             for number in range(count):
                 record["workload"]["uuid"] = f"many-{number}"
@@ -225,18 +199,18 @@ def _many(path: str, record: dict[str, Any], count: int) -> Callable[[Path], Non
     return damage
 
 
-def _repeated(root: Path) -> None:
+def _repeated(root):
     path = root / TRACES
     path.write_text(path.read_text() * 50)
 
 
-def _missing_blobs() -> dict[str, Any]:
+def _missing_blobs():
     record = workload("victim", "x", has_blob=True)
     record["workload"]["inputs"]["x"]["path"] = "blob/missing.safetensors"
     return record
 
 
-def _log_of_other_encoding(root: Path) -> None:
+def _log_of_other_encoding(root):
     edit_json(root / TRACES, ("evaluation/log", "MARK"), line=0)
     path = root / TRACES
     path.write_bytes(path.read_bytes().replace(b"MARK", b"\xff\xfe"))

@@ -1,45 +1,41 @@
 """Kinds of bad tensor files (blobs), and of bad sets as a whole."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from .healthy import BLOB, healthy_blob, safetensors
 from .kind import Kind
-from .kinds_files import _loop, _moved_out, _replaced, _socket, _sparse, void
+from .kinds_files import _loop, _moved_out, _replaced, _socket, _sparse
 
 _NAMED = ("victim-2.safetensors", "victim.jsonl")
 
 
-def _blob(name: str, change: Callable[[Path], None], **fields: Any) -> Kind:
-    all_fields: dict[str, Any] = {"part": "blob", "named": _NAMED, **fields}
+def _blob(name, change, **fields):
+    all_fields = {"part": "blob", "named": _NAMED, **fields}
     return Kind(f"blob: {name}", lambda root: change(root / BLOB), **all_fields)
 
 
-def _bytes(data: bytes) -> Callable[[Path], None]:
-    return lambda path: void(path.write_bytes(data))
+def _bytes(data):
+    return lambda path: path.write_bytes(data)
 
 
-def _header(raw: bytes, data: bytes = bytes(64)) -> Callable[[Path], None]:
+def _header(raw, data=bytes(64)):
     return _bytes(struct.pack("<Q", len(raw)) + raw + data)
 
 
-def _tensor(**fields: Any) -> Callable[[Path], None]:
+def _tensor(**fields):
     entry = {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]} | fields
     return _bytes(safetensors({"x": entry}, bytes(64)))
 
 
-def _sparse_header(path: Path) -> None:
+def _sparse_header(path):
     path.write_bytes(struct.pack("<Q", 100_000_000))
     os.truncate(path, 100_000_100)
 
 
-def _orphan(path: Path) -> None:
+def _orphan(path):
     Path(os.fsdecode(os.fsencode(path.parent) + b"/or\xffphan.safetensors")).write_bytes(healthy_blob())
 
 
@@ -100,45 +96,60 @@ BLOBS = (
         is_error=None,
     ),
     _blob("a ZIP archive", _bytes(b"PK\x03\x04" + bytes(100))),
-    _blob("an orphan with a name that is not UTF-8", lambda path: void(_orphan(path)), is_error=None, named=()),
+    _blob("an orphan with a name that is not UTF-8", _orphan, is_error=None, named=()),
 )
 
 
-def _set(name: str, change: Callable[[Path], None], **fields: Any) -> Kind:
-    all_fields: dict[str, Any] = {"part": "set", "named": (), "is_error": None, "keeps_rest": False, **fields}
+def _set(name, change, **fields):
+    all_fields = {"part": "set", "named": (), "is_error": None, "keeps_rest": False, **fields}
     return Kind(f"set: {name}", change, **all_fields)
 
 
-def _emptied(path: Path) -> None:
+def _emptied(path):
     shutil.rmtree(path)
     path.mkdir()
 
 
-def _renamed(name: str | bytes) -> dict[str, Any]:
+def _renamed(name):
     path = os.fsdecode(name)
-    return {"path": path, "change": lambda root: void(root.rename(root.with_name(path))), "keeps_rest": True}
+    return {"path": path, "change": lambda root: root.rename(root.with_name(path)), "keeps_rest": True}
 
 
-def _wrong(name: str, change: Callable[[Path], None], *, is_refused: bool = True, **fields: Any) -> Kind:
+def _wrong(name, change, *, is_refused=True, **fields):
     """A set that is none: commands name the path and do not claim success."""
     return _set(name, change, **({"named": ("set",), "is_error": True if is_refused else None} | fields))
 
 
-def _settings(text: str | bytes) -> Callable[[Path], None]:
-    data = text.encode() if isinstance(text, str) else text
-    return lambda root: void((root / "fib-bench.yaml").write_bytes(data))
+def _settings(about, content):
+    """A file of settings with this content, or what a function makes in its place."""
+
+    def damage(root):
+        path = root / "fib-bench.yaml"
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return _set(f"settings {about}", damage, named=("fib-bench.yaml",), part="settings")
 
 
-def _read_only(root: Path) -> None:
+def _part_of_it(about, path, **fields):
+    return _set(about, lambda _: None, path=path, named=(Path(path).name,), is_error=True, **fields)
+
+
+def _read_only(root):
     for folder, _, files in os.walk(root):
         for file in files:
             os.chmod(os.path.join(folder, file), 0o444)
         os.chmod(folder, 0o555)
 
 
+_ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{c}: &{c} [{','.join(['*' + b] * 9)}]\n" for b, c in zip("abcdefghi", "bcdefghij", strict=True)
+)
 SETS = (
     _wrong("missing", shutil.rmtree),
-    _wrong("a file", _replaced(lambda path: void(path.write_text("x")))),
+    _wrong("a file", _replaced(lambda path: path.write_text("x"))),
     _wrong("a FIFO", _replaced(os.mkfifo)),
     _wrong("a dangling link", _replaced(lambda path: path.symlink_to("nowhere"))),
     _wrong("a link to itself", _replaced(lambda path: path.symlink_to(path.name))),
@@ -146,32 +157,12 @@ SETS = (
     _wrong("without permissions", lambda path: path.chmod(0), is_unprivileged=True),
     _wrong(
         "a folder of other files",
-        lambda path: void((_emptied(path), (path / "notes.txt").write_text("x"))),
+        lambda path: (_emptied(path), (path / "notes.txt").write_text("x")),
         shows_when="used",
     ),
-    _set(
-        "its folder definitions",
-        lambda _: None,
-        path="set/definitions",
-        named=("definitions",),
-        is_error=True,
-        shows_when="used",
-    ),
-    _set(
-        "its folder solutions",
-        lambda _: None,
-        path="set/solutions",
-        named=("solutions",),
-        is_error=True,
-        shows_when="used",
-    ),
-    _set(
-        "one of its files",
-        lambda _: None,
-        path="set/definitions/activation/victim.json",
-        named=("victim.json",),
-        is_error=True,
-    ),
+    _part_of_it("its folder definitions", "set/definitions", shows_when="used"),
+    _part_of_it("its folder solutions", "set/solutions", shows_when="used"),
+    _part_of_it("one of its files", "set/definitions/activation/victim.json"),
     _set("a path with NUL", lambda _: None, path="se\0t", is_error=True),
     _set("a path of 5,000 characters", lambda _: None, path="s" * 5000, is_error=True),
     _set("an empty path", lambda _: None, path="", is_error=None),
@@ -180,7 +171,7 @@ SETS = (
     _set("read-only", _read_only, is_unprivileged=True),
     _set(
         "a link to a set",
-        lambda root: void((root.rename(root.with_name("real")), root.symlink_to("real"))),
+        lambda root: (root.rename(root.with_name("real")), root.symlink_to("real")),
         keeps_rest=True,
     ),
     *(
@@ -198,39 +189,17 @@ SETS = (
     ),
     _set(
         "unknown folders and files in its root",
-        lambda root: void(((root / "extra").mkdir(), (root / "README.md").write_text("x"), os.mkfifo(root / "pipe"))),
+        lambda root: ((root / "extra").mkdir(), (root / "README.md").write_text("x"), os.mkfifo(root / "pipe")),
         keeps_rest=True,
     ),
-    _set("settings that are no YAML", _settings("a: [1\n b"), named=("fib-bench.yaml",), part="settings"),
-    _set("settings with an unknown key", _settings("iteratoins: 3\n"), named=("fib-bench.yaml",), part="settings"),
-    _set("settings a list", _settings("- 1\n"), named=("fib-bench.yaml",), part="settings"),
-    _set(
-        "settings that construct objects",
-        _settings("!!python/object/apply:os.system [true]\n"),
-        named=("fib-bench.yaml",),
-        part="settings",
-    ),
-    _set(
-        "settings of nested aliases",
-        _settings(
-            "a: &a [x,x,x,x,x,x,x,x,x]\n"
-            + "".join(f"{c}: &{c} [{','.join(['*' + b] * 9)}]\n" for b, c in zip("abcdefghi", "bcdefghij", strict=True))
-        ),
-        named=("fib-bench.yaml",),
-        part="settings",
-    ),
-    _set(
-        "settings a FIFO", lambda root: os.mkfifo(root / "fib-bench.yaml"), named=("fib-bench.yaml",), part="settings"
-    ),
-    _set(
-        "settings a folder", lambda root: (root / "fib-bench.yaml").mkdir(), named=("fib-bench.yaml",), part="settings"
-    ),
-    _set("settings of invalid UTF-8", _settings(b"\xff\xfe\x00a"), named=("fib-bench.yaml",), part="settings"),
-    _set("settings nested 100,000 deep", _settings("[" * 100_000), named=("fib-bench.yaml",), part="settings"),
-    _set(
-        "settings with NaN",
-        _settings("timeout_seconds: .nan\nrtol: .inf\niterations: 1.0e+400\n"),
-        named=("fib-bench.yaml",),
-        part="settings",
-    ),
+    _settings("that are no YAML", "a: [1\n b"),
+    _settings("with an unknown key", "iteratoins: 3\n"),
+    _settings("a list", "- 1\n"),
+    _settings("that construct objects", "!!python/object/apply:os.system [true]\n"),
+    _settings("of nested aliases", _ALIASES),
+    _settings("a FIFO", os.mkfifo),
+    _settings("a folder", Path.mkdir),
+    _settings("of invalid UTF-8", b"\xff\xfe\x00a"),
+    _settings("nested 100,000 deep", "[" * 100_000),
+    _settings("with NaN", "timeout_seconds: .nan\nrtol: .inf\niterations: 1.0e+400\n"),
 )

@@ -1,13 +1,9 @@
 """Kinds of bad values: in each field of definitions and solutions."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 from .healthy import DEFINITION, SOLUTION, definition, solution
-from .kind import REMOVED, Kind, Raw, edit_json, field_kinds, nested
+from .kind import PART_NAMES, REMOVED, Kind, Raw, edit_json, field_kinds, nested
 
 HUGE = Raw("1" * 400)
 HUGER = Raw("7" * 5000)
@@ -15,9 +11,9 @@ LONG = "n" * 10_000
 LAZY = {"shows_when": "used"}
 LISTED = {"shows_when": "listed"}
 VALIDATED = {"shows_when": "validated"}
-WARNED: dict[str, Any] = {"is_error": None}
+WARNED = {"is_error": None}
 """Legitimate, or at most a warning."""
-SILENT: dict[str, Any] = {"is_error": None, "named": ()}
+SILENT = {"is_error": None, "named": ()}
 """Unknown fields are kept and nothing has to be said about them; the record is processed."""
 BIDI = "vic\u202etim\u2066"
 
@@ -125,6 +121,12 @@ _DEFINITION = field_kinds(
     ],
 )
 
+
+def _beside(path, content=""):
+    """The sources of a solution, behind another file."""
+    return [{"path": path, "content": content}, *solution("a", "b")["sources"]]
+
+
 _SOLUTION = field_kinds(
     SOLUTION,
     [
@@ -180,29 +182,11 @@ _SOLUTION = field_kinds(
         ("source path of 10,000 characters", "sources/0/path", LONG + ".py"),
         ("source path with a newline", "sources/0/path", "ma\nin.py", {"is_error": True}),
         ("source path a lone surrogate", "sources/0/path", Raw('"\\ud800.py"')),
-        (
-            "source path __init__.py",
-            "sources",
-            [{"path": "__init__.py", "content": "boom("}, *solution("a", "b")["sources"]],
-            LAZY | WARNED,
-        ),
+        ("source path __init__.py", "sources", _beside("__init__.py", "boom("), LAZY | WARNED),
         ("two sources of one path", "sources", solution("a", "b")["sources"] * 2),
-        (
-            "two sources of one path in other cases",
-            "sources",
-            [{"path": "MAIN.py", "content": ""}, *solution("a", "b")["sources"]],
-            LAZY | WARNED | {"named": ()},
-        ),
-        (
-            "two sources of one path by a dot",
-            "sources",
-            [{"path": "./main.py", "content": ""}, *solution("a", "b")["sources"]],
-        ),
-        (
-            "a source that is a folder of another",
-            "sources",
-            [{"path": "main.py/x.py", "content": ""}, *solution("a", "b")["sources"]],
-        ),
+        ("two sources of one path in other cases", "sources", _beside("MAIN.py"), LAZY | WARNED | {"named": ()}),
+        ("two sources of one path by a dot", "sources", _beside("./main.py")),
+        ("a source that is a folder of another", "sources", _beside("main.py/x.py")),
         ("source that does not compile", "sources/0/content", "def run(x, s:\n", LAZY | WARNED),
         ("source with NUL", "sources/0/content", "def run(x, s):\n    return x * s\n\0", LAZY | WARNED),
         (
@@ -232,8 +216,8 @@ _SOLUTION = field_kinds(
 )
 
 
-def _odd_inputs(*names: str) -> Kind:
-    def damage(root: Path) -> None:
+def _odd_inputs(*names):
+    def damage(root):
         record = definition("victim")
         vector = record["inputs"]["x"]
         record["inputs"] = dict.fromkeys(names, vector)
@@ -246,34 +230,42 @@ def _odd_inputs(*names: str) -> Kind:
     )
 
 
-def _native(content: str, **spec: Any) -> Any:
-    def damage(root: Path) -> None:
+def _native(about, content="", *, is_endless=False, **spec):
+    """A solution in C++ with another source, or with other fields of its specification."""
+
+    def damage(root):
         record = solution("victim_py", "victim", "cpp")
         record["sources"][0]["content"] = content or record["sources"][0]["content"]
         record["spec"] |= spec
         (root / SOLUTION).write_text(json.dumps(record))
 
-    return damage
+    named = ("victim_py",)
+    return Kind(f"solution: C++ {about}", damage, "solution", named, None, shows_when="used", is_endless=is_endless)
 
 
-def _twice(part_path: str, second: str, **changes: Any) -> Any:
-    def damage(root: Path) -> None:
+def _twice(about, part_path, second, *named, **changes):
+    """A second record; two of one name are refused by contract: no command can know which one is meant."""
+
+    def damage(root):
         other = root / second
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_bytes((root / part_path).read_bytes())
         edit_json(other, *changes.items())
 
-    return damage
+    part = PART_NAMES[part_path]
+    return Kind(f"{part}: {about}", damage, part, named, is_error=True if named else None, keeps_rest=not named)
 
 
-def _duplicate_key(part_path: str) -> Any:
-    def damage(root: Path) -> None:
+def _duplicate_key(part_path):
+    def damage(root):
         path = root / part_path
         path.write_text('{"name": "impostor", ' + path.read_text().lstrip()[1:])
 
     return damage
 
 
+_BESIDE = "definitions/activation"
+_ANOTHER = "solutions/me/activation/victim/zz.json"
 _OTHERS = [
     _odd_inputs("_x"),
     _odd_inputs("_x", "input0"),
@@ -285,106 +277,19 @@ _OTHERS = [
     _odd_inputs("\uff38", "X"),
     _odd_inputs("x" * 10_000),
     _odd_inputs(*(f"i{number}" for number in range(5000))),
-    Kind(
-        "solution: C++ that does not compile",
-        _native("int main( {"),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    Kind(
-        "solution: C++ that includes a device",
-        _native('#include "/dev/zero"\n'),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    Kind(
-        "solution: C++ that includes itself",
-        _native('#include "main.cpp"\n#include "main.cpp"\n'),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-        is_endless=True,
-    ),
-    Kind(
-        "solution: C++ with a plugin flag",
-        _native("", compile_options={"cflags": ["-fplugin=/tmp/x.so"]}),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    Kind(
-        "solution: C++ with flags that are numbers",
-        _native("", compile_options={"cflags": [1]}),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    Kind(
-        "solution: C++ with an unknown dependency",
-        _native("", dependencies=["../../x"]),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    Kind(
-        "solution: C++ without such a function",
-        _native("", entry_point="main.cpp::nothing"),
-        "solution",
-        ("victim_py",),
-        None,
-        shows_when="used",
-    ),
-    # Two records of one name are refused by contract: no command can know which one is meant.
-    Kind(
-        "definition: two of one name",
-        _twice(DEFINITION, "definitions/other/victim.json"),
-        "definition",
-        ("victim.json",),
-        keeps_rest=False,
-    ),
-    Kind(
-        "definition: two of one name in other files",
-        _twice(DEFINITION, "definitions/activation/zz.json", op_type="b"),
-        "definition",
-        ("zz.json", "victim.json"),
-        keeps_rest=False,
-    ),
-    Kind(
-        "definition: names that differ in case",
-        _twice(DEFINITION, "definitions/activation/Victim.json", name="VICTIM"),
-        "definition",
-        (),
-        None,
-    ),
-    Kind(
-        "definition: the keeper's name again",
-        _twice(DEFINITION, "definitions/activation/zz.json", name="keeper"),
-        "definition",
-        ("zz.json", "keeper.json"),
-        keeps_rest=False,
-    ),
-    Kind(
-        "solution: two of one name",
-        _twice(SOLUTION, "solutions/you/activation/victim/victim_py.json"),
-        "solution",
-        ("victim_py.json",),
-        keeps_rest=False,
-    ),
-    Kind(
-        "solution: the keeper's name again",
-        _twice(SOLUTION, "solutions/me/activation/victim/zz.json", name="keeper_py"),
-        "solution",
-        ("zz.json", "keeper_py"),
-        keeps_rest=False,
-    ),
+    _native("that does not compile", "int main( {"),
+    _native("that includes a device", '#include "/dev/zero"\n'),
+    _native("that includes itself", '#include "main.cpp"\n#include "main.cpp"\n', is_endless=True),
+    _native("with a plugin flag", compile_options={"cflags": ["-fplugin=/tmp/x.so"]}),
+    _native("with flags that are numbers", compile_options={"cflags": [1]}),
+    _native("with an unknown dependency", dependencies=["../../x"]),
+    _native("without such a function", entry_point="main.cpp::nothing"),
+    _twice("two of one name", DEFINITION, "definitions/other/victim.json", "victim.json"),
+    _twice("two of one name in other files", DEFINITION, f"{_BESIDE}/zz.json", "zz.json", "victim.json", op_type="b"),
+    _twice("names that differ in case", DEFINITION, f"{_BESIDE}/Victim.json", name="VICTIM"),
+    _twice("the keeper's name again", DEFINITION, f"{_BESIDE}/zz.json", "zz.json", "keeper.json", name="keeper"),
+    _twice("two of one name", SOLUTION, "solutions/you/activation/victim/victim_py.json", "victim_py.json"),
+    _twice("the keeper's name again", SOLUTION, _ANOTHER, "zz.json", "keeper_py", name="keeper_py"),
     Kind("definition: a key twice", _duplicate_key(DEFINITION), "definition", ("victim.json", "impostor"), None),
     Kind("solution: a key twice", _duplicate_key(SOLUTION), "solution", ("victim_py.json", "impostor"), None),
 ]

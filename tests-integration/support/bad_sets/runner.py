@@ -1,7 +1,5 @@
 """Runner: puts kinds of bad sets through commands, several cases at a time."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -9,12 +7,10 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .case import Running, preload
-from .commands import COMMANDS, Command
 from .kind import Kind
 from .kinds_files import FILES
 from .kinds_lines import LINES
@@ -30,8 +26,6 @@ assert len({kind.name for kind in KINDS}) == len(KINDS), Counter(kind.name for k
 
 @dataclass(frozen=True)
 class Result:
-    """A case with its verdicts."""
-
     kind: str
     command: str
     code: int | None
@@ -40,26 +34,12 @@ class Result:
     output: str
 
 
-def run_cases(
-    kinds: Sequence[Kind],
-    commands: Sequence[Command] = COMMANDS,
-    *,
-    at_once: int = 2,
-    keep: Path | None = None,
-) -> Iterator[Result]:
-    """Run every command on every kind.
-
-    Args:
-        kinds: What to damage.
-        commands: What to run.
-        at_once: The number of concurrent cases.
-        keep: A folder that keeps the data sets of all cases; None: they are removed.
-    """
+def run_cases(kinds, commands, *, at_once):
+    """Run every command on every kind of damage."""
     # Not `TemporaryDirectory`: a fork that ends would remove it.
-    root = keep or Path(tempfile.mkdtemp(prefix="bad-sets-"))
-    root.mkdir(exist_ok=True)
+    root = Path(tempfile.mkdtemp(prefix="bad-sets-"))
     root.chmod(0o755)  # cases of another user are below
-    (root / "cache").mkdir(exist_ok=True)
+    (root / "cache").mkdir()
     try:
         for has_torch in (False, True):
             concerned = [command for command in commands if command.has_torch == has_torch]
@@ -68,15 +48,14 @@ def run_cases(
             if cases:
                 preload(has_torch=has_torch)
                 gc.freeze()  # a collection in a fork would copy the pages of all modules
-                yield from _run(cases, root / ("heavy" if has_torch else "light"), at_once, is_kept=keep is not None)
+                yield from _run(cases, root / ("heavy" if has_torch else "light"), at_once)
     finally:
-        if keep is None:
-            subprocess.run(["rm", "-rf", str(root)], check=True)
+        subprocess.run(["rm", "-rf", str(root)], check=True)
 
 
-def _run(cases: Iterable[tuple[Kind, Command]], root: Path, at_once: int, *, is_kept: bool) -> Iterator[Result]:
+def _run(cases, root, at_once):
     waiting = iter(enumerate(cases))
-    running: list[Running] = []
+    running = []
     root.mkdir()
     while True:
         while len(running) < at_once and (case := next(waiting, None)) is not None:
@@ -92,19 +71,18 @@ def _run(cases: Iterable[tuple[Kind, Command]], root: Path, at_once: int, *, is_
             running.remove(case)
             found = tuple(problems(case.kind, case.command, outcome))
             yield Result(case.kind.name, case.command.name, outcome.code, outcome.seconds, found, outcome.output)
-            if not is_kept:
-                case.remove()
+            case.remove()
         time.sleep(0.002)
 
 
-def selected(words: Sequence[str], names: Iterable[str]) -> set[str]:
+def selected(words, names):
     """The names that contain one of the words, or all names without words."""
     return {name for name in names if not words or any(word in name for word in words)}
 
 
-def print_table(results: Sequence[Result], say: Callable[[str], None] = print) -> None:
+def print_table(results, say=print):
     """Print a line per kind and problem, with the commands that have it; then totals."""
-    lines: dict[tuple[str, str], list[str]] = {}
+    lines = {}
     for result in results:
         for problem in result.problems:
             lines.setdefault((result.kind, problem), []).append(result.command)
@@ -123,6 +101,5 @@ def print_table(results: Sequence[Result], say: Callable[[str], None] = print) -
         say(f"{name:10} {count:5} cases of {len(concerned)} kinds")
 
 
-def cpu_count() -> int:
-    """The number of cores that this process may use."""
+def cpu_count():
     return len(os.sched_getaffinity(0))

@@ -1,13 +1,6 @@
 """Verdicts: what is wrong with the outcome of a case."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-
-from .case import Outcome
-from .commands import Command
-from .kind import Kind
 
 _FRAME = re.compile(r'File "[^"]*/(?:packages/fib-|site-packages/|python3\.\d+/)[^"]*"')
 _FOLDER = re.compile(r"/\S*/(?:light|heavy)/\d+/")
@@ -20,7 +13,7 @@ _FLOOD_BYTES = 200_000
 """Output to a person: beyond this, nobody reads it."""
 
 
-def problems(kind: Kind, command: Command, outcome: Outcome) -> Iterator[str]:
+def problems(kind, command, outcome):
     """Say what is wrong, each in a few words; the first word is the class of the problem."""
     output = outcome.output
     if outcome.code is None:
@@ -41,7 +34,7 @@ def problems(kind: Kind, command: Command, outcome: Outcome) -> Iterator[str]:
             yield f"flood: {len(output) // 1000} kB of output"
 
 
-def _broken_promises(kind: Kind, command: Command, outcome: Outcome) -> Iterator[str]:
+def _broken_promises(kind, command, outcome):
     if outcome.code not in command.codes:
         yield f"code: {outcome.code} is not documented"
     if "validate" in command.words and command.reads:
@@ -56,7 +49,7 @@ def _broken_promises(kind: Kind, command: Command, outcome: Outcome) -> Iterator
         yield f"rest: the keeper was not processed; {_last_line(outcome.output)}"
 
 
-def _wrong_code(kind: Kind, outcome: Outcome) -> Iterator[str]:
+def _wrong_code(kind, outcome):
     if kind.is_error is None:
         return
     if kind.is_error != (outcome.code != 0):
@@ -65,7 +58,7 @@ def _wrong_code(kind: Kind, outcome: Outcome) -> Iterator[str]:
         yield "code: 2, although the command is valid and the rest of the set is healthy"
 
 
-def _must_name(kind: Kind, command: Command, outcome: Outcome) -> bool:
+def _must_name(kind, command, outcome):
     is_validate = "validate" in command.words and kind.part in command.reads
     if not kind.named:
         return False
@@ -80,6 +73,6 @@ def _must_name(kind: Kind, command: Command, outcome: Outcome) -> bool:
     return kind.part in command.reads and (command.is_execution or kind.shows_when != "used")
 
 
-def _last_line(output: str) -> str:
+def _last_line(output):
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return _FOLDER.sub("", lines[-1])[:160] if lines else "no output"

@@ -1,10 +1,5 @@
 """A data set whose solutions misbehave in every way that a serving engine must survive."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -69,13 +64,8 @@ SOURCES = {
 }
 
 
-def write_data_set(root: Path, sources: Mapping[str, str] = SOURCES) -> None:
-    """Write definitions, one solution for each, and traces by which it is ten times faster than the reference.
-
-    Args:
-        root: The folder to create.
-        sources: The source of each definition's solution.
-    """
+def write_data_set(root, sources=SOURCES):
+    """Write definitions, one solution for each, and traces by which it is ten times faster than the reference."""
     root.mkdir()
     made = TraceSet.from_path(root)
     evaluation = Evaluation(

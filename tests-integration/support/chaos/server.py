@@ -6,14 +6,11 @@ milliseconds. SIGTERM makes it leave with exit code 3, the end of its time with 
 fib_apply: that is the server that the routed one is compared with.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 
 import torch
 
@@ -24,12 +21,11 @@ TERMINATED, FINISHED = 3, 5
 _CLOCK_JUMPS = (-86_400.0, 3_600.0, 30 * 86_400.0)
 
 
-def plain(x: torch.Tensor) -> torch.Tensor:
-    """The engine's own function."""
+def plain(x):
     return 2 * x + 1
 
 
-def routed(mode: str, dataset: str) -> Mapping[str, Callable[[torch.Tensor], torch.Tensor]]:
+def routed(mode, dataset):
     """The functions by name, routed as an engine that is only configured does it, or one that calls."""
     import fib_apply
 
@@ -39,27 +35,24 @@ def routed(mode: str, dataset: str) -> Mapping[str, Callable[[torch.Tensor], tor
     return {name: fib_apply.apply(name)(lambda x: 2 * x + 1) for name in NAMES}
 
 
-def hits() -> int:
+def hits():
     """Number of calls that solutions served; 0 if no runtime counts them."""
     runtime = sys.modules["fib_apply"].get_runtime() if "fib_apply" in sys.modules else None
     counted = {} if runtime is None else runtime.stats()
     return sum(sum(of_definition.hits.values()) for of_definition in counted.values())
 
 
-def jumped(seconds: float) -> Callable[[], float]:
+def jumped(seconds):
     """The wall clock, after it was set forward by so many seconds."""
     real_time = time.time
     return lambda: real_time() + seconds
 
 
-def leave(number: int, frame: object) -> None:
-    """As servers do."""
+def leave(number, frame):
     sys.exit(TERMINATED)
 
 
-def serve(
-    functions: Mapping[str, Callable[[torch.Tensor], torch.Tensor]], rate: float, seconds: float, seed: int
-) -> None:
+def serve(functions, rate, seconds, seed):
     """Answer requests until the time is over; the result is printed however the loop ends."""
     chance = random.Random(seed)
     begin = time.monotonic()
@@ -84,8 +77,7 @@ def serve(
         print(json.dumps(result), flush=True)
 
 
-def main(rate: str, seconds: str, seed: str, mode: str = "", dataset: str = "") -> int:
-    """Serve, and return the exit code."""
+def main(rate, seconds, seed, mode="", dataset=""):
     signal.signal(signal.SIGTERM, leave)
     torch.set_num_threads(1)
     functions = routed(mode, dataset) if mode else dict.fromkeys(NAMES, plain)
