@@ -4,8 +4,6 @@ A request is a line of JSON on stdin: the words of the command, its folder, envi
 for stdout and stderr. The reply is a line with the exit code.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json
@@ -17,25 +15,23 @@ import threading
 import traceback
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
 
 
-def serve() -> dict[str, Any] | None:
+def serve():
     """Answer requests until stdin ends; in a fork, return the request that the fork is for."""
     for line in sys.stdin:
         process = os.fork()
         if process == 0:
-            request: dict[str, Any] = json.loads(line)
-            return request
+            return json.loads(line)
         _, status = os.waitpid(process, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
     return None
 
 
-def run(words: list[str], folder: str, environment: dict[str, str], seconds: int, stdout: str, stderr: str) -> None:
+def run(words, folder, environment, seconds, stdout, stderr):
     """Run ``python FILE ...`` or the command of an installed package in this process, which ends after `seconds`."""
     signal.alarm(seconds)
     os.chdir(folder)
@@ -54,7 +50,7 @@ def run(words: list[str], folder: str, environment: dict[str, str], seconds: int
         sys.exit(command.load()())
 
 
-def exit_code_of(request: dict[str, Any]) -> int:
+def exit_code_of(request):
     """Run a program and return its exit code; an error is printed as Python prints it."""
     try:
         run(**request)
@@ -69,9 +65,9 @@ def exit_code_of(request: dict[str, Any]) -> int:
     return 0
 
 
-def end(code: int) -> None:
+def end(code):
     """End as the interpreter does, but without freeing all modules, which takes most of a second with torch."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

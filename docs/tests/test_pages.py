@@ -8,8 +8,6 @@ Importing torch takes two seconds, so `program_server` imports it once for all c
 shortest settings (`QUICK`): the tests check that the pages work, and not how precise their latencies are.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import json
@@ -20,7 +18,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -37,7 +34,7 @@ FENCE = re.compile(r"^```(?P<kind>[^`\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | 
 OPTION = re.compile(r":([\w-]+): *(.*)\n")
 FRONT = re.compile(r"\A---\n(.*?)^---\n", re.MULTILINE | re.DOTALL)
 LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-SECONDS = 200
+SECONDS = 600
 PORT = "8765"
 """The port of services in pages: it may be in use, also by another run of these tests."""
 QUICK = "--warmup-runs 2 --iterations 5 --measure-seconds 0.05"
@@ -62,12 +59,12 @@ class Command:
     seen: str
 
 
-def front_matter(page: str) -> dict[str, str]:
+def front_matter(page):
     found = FRONT.match((DOCS / page).read_text())
     return yaml.safe_load(found[1]) if found else {}
 
 
-def blocks_of(page: str) -> Iterator[Block]:
+def blocks_of(page):
     for match in FENCE.finditer((DOCS / page).read_text()):
         body, options = match["body"], {}
         while (option := OPTION.match(body)) is not None:
@@ -76,28 +73,29 @@ def blocks_of(page: str) -> Iterator[Block]:
         yield Block(match["kind"].removeprefix("{code-block} "), options, body.lstrip("\n"))
 
 
-def commands_of(text: str) -> Iterator[Command]:
+def commands_of(text):
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines(keepends=True)
         end = next(index for index, line in enumerate(lines) if not line.endswith("\\\n")) + 1
         yield Command("".join(lines[:end]), "".join(lines[end:]))
 
 
-def environment_in(folder: Path) -> dict[str, str]:
+def environment_in(folder):
     """The environment of a reader with an activated virtual environment and caches of their own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FIB_", "COV_", "PYTEST_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     own = {"PATH": path, "FIB_CACHE_PATH": str(folder.parent / "cache"), "COLUMNS": "120"}
+    own["RAY_health_check_timeout_ms"] = "60000"  # a node that gets no processor for a while is not dead
     return kept | own | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's name for: nodes at 127.0.0.1 only
 
 
 class Shell:
     """Runs commands: Python programs in forks of a process that has imported torch, others in bash."""
 
-    def __init__(self, server: subprocess.Popen[str]) -> None:
+    def __init__(self, server):
         self._server = server
 
-    def run(self, command: Command, folder: Path) -> None:
+    def run(self, command, folder):
         typed = command.typed.replace("\\\n", "").strip().replace("fib-bench run ", f"fib-bench run {QUICK} ")
         environment = environment_in(folder)
         match = PROGRAM.fullmatch(typed)
@@ -117,7 +115,7 @@ class Shell:
         if command.seen:
             assert doctest.OutputChecker().check_output(command.seen, seen, LOOSELY), said
 
-    def _fork(self, words: list[str], folder: Path, environment: dict[str, str], stdout: str, stderr: str) -> int:
+    def _fork(self, words, folder, environment, stdout, stderr):
         request = {"words": words, "folder": str(folder), "environment": environment, "seconds": SECONDS}
         assert self._server.stdin
         assert self._server.stdout
@@ -126,7 +124,7 @@ class Shell:
 
 
 @pytest.fixture(scope="session")
-def shell() -> Iterator[Shell]:
+def shell():
     words = [sys.executable, str(Path(__file__).with_name("program_server.py"))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
     environment["FIB_APPLY_NATIVE"] = "0"  # compiling takes longer than the programs
@@ -136,7 +134,7 @@ def shell() -> Iterator[Shell]:
         server.stdin.close()
 
 
-def follow(page: str, folder: Path, shell: Shell) -> None:
+def follow(page, folder, shell):
     """Save the files of a page and run its commands, with a port that is free instead of the page's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
@@ -154,12 +152,12 @@ def follow(page: str, folder: Path, shell: Shell) -> None:
 
 
 @pytest.fixture(scope="session")
-def read(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> Callable[[str], Path]:
+def read(tmp_path_factory, shell):
     """Follow a page to its end, once for all processes of the test run; returns the reader's folder."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    def read(page: str) -> Path:
+    def read(page):
         place = root / Path(page).stem
         folder, end = place / "here", place / "end"
         with FileLock(f"{place}.lock"):
@@ -182,7 +180,7 @@ def read(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> Callable[[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_give_the_shown_output(page: str, read: Callable[[str], Path]) -> None:
+def test_the_commands_of_a_page_give_the_shown_output(page, read):
     needed = front_matter(page).get("needs")
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
@@ -198,7 +196,7 @@ JOURNEYS = {
 """The tutorials behind the doors of the README for four kinds of users."""
 
 
-def test_the_doors_of_the_readme_are_tutorials_that_are_always_followed() -> None:
+def test_the_doors_of_the_readme_are_tutorials_that_are_always_followed():
     text = (DOCS.parent / "README.md").read_text()
     for door, names in JOURNEYS.items():
         line = re.search(rf"^- {door}: (.*\n(?:  .*\n)*)", text, re.MULTILINE)
@@ -211,7 +209,7 @@ def test_the_doors_of_the_readme_are_tutorials_that_are_always_followed() -> Non
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run(tmp_path: Path, shell: Shell) -> None:
+def test_the_commands_of_the_readme_run(tmp_path, shell):
     """In their order, with one workload of each definition. What pip is to install must exist.
 
     fib-bench tests its command `demo` itself; here its data set is written and benchmarked with `QUICK`.
@@ -232,7 +230,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_start_of_the_readme_shows_what_it_prints(tmp_path: Path, shell: Shell) -> None:
+def test_the_quick_start_of_the_readme_shows_what_it_prints(tmp_path, shell):
     folder = tmp_path / "here"
     folder.mkdir()
     write_demo(folder / "fib-demo")
@@ -246,27 +244,34 @@ def test_the_quick_start_of_the_readme_shows_what_it_prints(tmp_path: Path, shel
             shell.run(command, folder)
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     """500 words beside code and tables."""
     text = FENCE.sub("", (DOCS.parent / "README.md").read_text())
     words = " ".join(line for line in text.splitlines() if not line.startswith("|")).split()
     assert len(words) <= 500
 
 
-def readme_commands() -> list[str]:
+def readme_commands():
     blocks = [block for block in blocks_of("../README.md") if block.language == "sh"]
     return [line.partition("  #")[0].rstrip() for block in blocks for line in block.text.splitlines()]
 
 
-def test_the_architecture_names_modules_that_exist() -> None:
-    pages = [DOCS.parent / "ARCHITECTURE.md", *(DOCS / "explanation").glob("*.md")]
-    named = {name for page in pages for name in re.findall(r"`(fib_\w+(?:\.\w+)+)`", page.read_text())}
-    assert named
-    lost = [name for name in sorted(named) if importlib.util.find_spec(name) is None]
-    assert lost == []
+def test_pages_about_the_code_and_docstrings_of_packages_name_modules_that_exist():
+    sources = DOCS.parent / "packages"
+    pages = [page.read_text() for page in (DOCS.parent / "ARCHITECTURE.md", *(DOCS / "explanation").glob("*.md"))]
+    named = {name for page in pages for name in re.findall(r"`(fib_\w+(?:\.\w+)+)`", page)}
+    for module, leaves in (found for page in pages for found in re.findall(r"`(fib_[\w.]+)\.\{([\w,]+)\}", page)):
+        named |= {f"{module}.{leaf}" for leaf in leaves.split(",")}
+    for package in sources.glob("*/src/fib_*/__init__.py"):
+        relative = re.findall(r"`([a-z]\w+\.[a-z][a-z_.]+)`", package.read_text().split('"""')[1])
+        named |= {f"{package.parent.name}.{name}" for name in relative}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if importlib.util.find_spec(name) is None] == []
+    files = {name for page in pages for name in re.findall(r"`(\w+/[\w/]+\.(?:py|h|cpp|cu))`", page)}
+    assert [name for name in sorted(files) if not any(sources.glob(f"*/src/*/{name}"))] == []
 
 
-def test_the_measurements_of_a_package_are_those_of_its_page() -> None:
+def test_the_measurements_of_a_package_are_those_of_its_page():
     """Both state one run: `python tools/dev.py bench NAME` is the command, ``measured/fib-NAME.md`` the page."""
     table = (DOCS / "explanation" / "measurements.md").read_text()
     rows = re.findall(r"^\| (.*?) \| (.*?) \| CPU \| `python tools/dev\.py bench (\w+)` \|$", table, re.MULTILINE)
@@ -279,6 +284,6 @@ def test_the_measurements_of_a_package_are_those_of_its_page() -> None:
         assert [found for found in stated if found not in known] == [], title
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
+def test_every_page_is_in_the_table_of_contents():
     listed = set(re.findall(r"^((?:tutorials|how-to)/[\w-]+)$", (DOCS / "index.md").read_text(), re.MULTILINE))
     assert listed == {page.removesuffix(".md") for page in PAGES}

@@ -1,7 +1,5 @@
 """Tests of published reports: their size, their links, and the script that makes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -18,18 +16,18 @@ from make_published import MAX_BYTES, main, shown_definitions  # noqa: E402
 from repository_links import rewritten  # noqa: E402
 
 
-def published() -> list[Path]:
+def published():
     return sorted(DOCS.glob("published/*"))
 
 
-def test_published_reports_are_small_pages_that_say_where_their_inputs_come_from() -> None:
+def test_published_reports_are_small_pages_that_say_where_their_inputs_come_from():
     for page in published():
         assert page.suffix == ".html", page
         assert page.stat().st_size < MAX_BYTES, page
         assert "inputs are synthesized" in page.read_text("utf-8"), page
 
 
-def test_the_run_on_an_h200_covers_40_definitions() -> None:
+def test_the_run_on_an_h200_covers_40_definitions():
     page = (DOCS / "published" / "h200.html").read_text("utf-8")
     found = re.search(r'<script type="application/json" id="digest">(.*?)</script>', page, re.DOTALL)
     assert found
@@ -39,12 +37,12 @@ def test_the_run_on_an_h200_covers_40_definitions() -> None:
     assert "NVIDIA H200" in page
 
 
-def test_the_third_line_of_the_readme_links_every_published_report() -> None:
+def test_the_third_line_of_the_readme_links_every_published_report():
     third = (DOCS.parent / "README.md").read_text("utf-8").splitlines()[2]
     assert [page.name for page in published() if f"](docs/published/{page.name})" not in third] == []
 
 
-def test_a_link_to_a_report_is_relative_to_the_page_that_shows_it(tmp_path: Path) -> None:
+def test_a_link_to_a_report_is_relative_to_the_page_that_shows_it(tmp_path):
     reports = tmp_path / "docs" / "published"
     reports.mkdir(parents=True)
     (reports / "h200.html").touch()
@@ -54,7 +52,7 @@ def test_a_link_to_a_report_is_relative_to_the_page_that_shows_it(tmp_path: Path
     assert rewritten(text, file, "how/to", reports) == f'a <a href="../published/h200.html">run</a> and {kept}'
 
 
-def test_the_page_is_made_from_the_archive_of_a_run(tmp_path: Path) -> None:
+def test_the_page_is_made_from_the_archive_of_a_run(tmp_path):
     pytest.importorskip("vl_convert", reason="needs the extra 'report'")
     data_set = tmp_path / "fib-cpu"
     write_demo(data_set)
@@ -66,6 +64,6 @@ def test_the_page_is_made_from_the_archive_of_a_run(tmp_path: Path) -> None:
     assert "All inputs are synthesized." in (out / "cpu.html").read_text("utf-8")
 
 
-def test_the_picture_shows_a_definition_of_each_common_op_type(tmp_path: Path) -> None:
+def test_the_picture_shows_a_definition_of_each_common_op_type(tmp_path):
     write_demo(tmp_path / "demo")
     assert list(shown_definitions(tmp_path / "demo")) == []  # no traces yet

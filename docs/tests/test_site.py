@@ -1,25 +1,20 @@
 """Tests of the built site in a headless Chromium: width, accessibility, search and copy buttons."""
 
-from __future__ import annotations
-
 import http.server
 import importlib.util
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 DOCS = Path(__file__).resolve().parent.parent
-SERIOUS = {"serious", "critical"}
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built as ``python tools/dev.py docs`` does."""
     if importlib.util.find_spec("sphinx") is None:
         pytest.skip("needs the dependency group docs")
@@ -31,14 +26,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
+def address(site):
     """The address of a server for the site: a browser copies text for pages of a server only."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments):
             super().__init__(*arguments, directory=str(site))
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments):
             """Print nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -49,12 +44,12 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def pages_of(site: Path) -> list[str]:
+def pages_of(site):
     paths = (path.relative_to(site) for path in site.rglob("*.html"))
     return sorted(str(path) for path in paths if not path.parts[0].startswith("_"))
 
 
-def test_no_page_is_wider_than_a_phone(site: Path, address: str, browser: Any) -> None:
+def test_no_page_is_wider_than_a_phone(site, address, browser):
     context = browser.new_context(viewport={"width": 390, "height": 844})
     tab, wide = context.new_page(), {}
     pages = pages_of(site)
@@ -67,21 +62,17 @@ def test_no_page_is_wider_than_a_phone(site: Path, address: str, browser: Any) -
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
-def test_no_page_has_a_serious_finding_of_accessibility(
-    site: Path, address: str, browser: Any, axe_core: str, width: int, scheme: str
-) -> None:
+def test_no_page_has_a_serious_finding_of_accessibility(site, address, browser, serious_findings, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
     tab, findings = context.new_page(), []
     for page in pages_of(site):
         tab.goto(f"{address}/{page}")
-        tab.evaluate(axe_core)
-        found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-        findings += [(page, one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS]
+        findings += [(page, *finding) for finding in serious_findings(tab)]
     context.close()
     assert findings == []
 
 
-def test_the_search_finds_a_page_by_a_word_of_its_text(address: str, browser: Any) -> None:
+def test_the_search_finds_a_page_by_a_word_of_its_text(address, browser):
     context = browser.new_context()
     tab = context.new_page()
     tab.goto(f"{address}/index.html")
@@ -92,7 +83,7 @@ def test_the_search_finds_a_page_by_a_word_of_its_text(address: str, browser: An
     context.close()
 
 
-def test_a_button_copies_commands_without_prompts_and_output(address: str, browser: Any) -> None:
+def test_a_button_copies_commands_without_prompts_and_output(address, browser):
     context = browser.new_context()
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     tab = context.new_page()
