@@ -5,9 +5,10 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ _CRASHES = "FIB_TEST_CRASHES"  # the folder in which test processes leave their 
 @pytest.hookimpl(trylast=True)  # pytest has them written to stderr, which is far up in the output of a long run
 def pytest_configure(config: pytest.Config) -> None:
     """Have the stacks of a test process that crashes written to a file, which the summary prints."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests send it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if (name := os.environ.get("PYTEST_XDIST_WORKER")) is None:
         os.environ[_CRASHES] = tempfile.mkdtemp(prefix="fib-crashes-")
     elif folder := os.environ.get(_CRASHES):
@@ -69,6 +72,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with open(os.open(path, flags, 0o600)) as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
+
+
+@pytest.fixture(scope="session")
+def write_distribution() -> Callable[[Path, str, str], None]:
+    """Writes the metadata of an installed distribution with entry points into a folder of the search path."""
+
+    def write(folder: Path, name: str, entry_points: str) -> None:
+        information = folder / f"{name}-1.0.dist-info"
+        information.mkdir(exist_ok=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(entry_points)
+
+    return write
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +122,17 @@ def browser() -> Generator[Any]:
 
 
 @pytest.fixture(scope="session")
-def axe_core() -> str:
-    """The source of axe-core, a checker of accessibility. Where there is playwright it must not be missing."""
+def serious_findings() -> Callable[[Any], list[tuple[str, str]]]:
+    """Finds with axe-core what bars people from using a page: the rule, and an element.
+
+    Where there is playwright, axe-core must not be missing.
+    """
     pytest.importorskip("playwright", reason="needs playwright, of the group dev")
-    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    axe_core = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+
+    def find(tab: Any) -> list[tuple[str, str]]:
+        tab.evaluate(axe_core)
+        found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+    return find

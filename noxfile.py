@@ -82,7 +82,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types with mypy."""
     sources = [str(package.sources.parent) for package in find_packages(ROOT)]
-    development(session).run(session, "mypy", *sources, "tools/dev.py", "noxfile.py")
+    development(session).run(session, "mypy", *sources, "tools/dev.py", "tools/evidence.py", "noxfile.py")
 
 
 @nox.session(tags=["check"])
