@@ -5,6 +5,7 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.functions import BoundFunction
 from fib_bench.measuring import measure
 from fib_bench.timing.handshake.native import Native, NotComposable, open_native
 from fib_schema import BuildSpec, Evaluation, EvaluationStatus
@@ -71,6 +72,20 @@ def test_calls_that_wait_for_the_device_are_captured_without_their_waits(judged)
     assert timing["waits"] == ["k.py:4 (synchronize)"]
     assert "host_reads" not in timing
     assert timing["graph_unsafe_reason"] == "it waits for the device in k.py:4 (synchronize)"
+
+
+def test_calls_read_what_the_judge_has_put_into_their_slots_however_busy_the_device_is(judged, monkeypatch):
+    load = BoundFunction.load_all
+
+    def load_late(self, inputs):
+        self.slots.inputs.zero_()
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)
+        load(self, inputs)
+
+    monkeypatch.setattr(BoundFunction, "load_all", load_late)
+    found = judged("def run(x):\n    if not x.any():\n        raise ValueError('zeros')\n    return x * 2\n")
+    assert found.status is EvaluationStatus.PASSED, found.log
 
 
 def test_calls_that_read_generated_values_are_eager(judged):

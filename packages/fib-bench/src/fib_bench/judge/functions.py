@@ -258,7 +258,11 @@ class BoundFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker, with file descriptors, and return its reply."""
+        """Send a request to the worker, with file descriptors, and return its reply.
+
+        The device has done all that the judge has asked it for: what the worker reads is there.
+        """
+        self.context.synchronize()
         self.context.give_way()
         seconds = self.context.request_seconds + extra_seconds
         return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
@@ -279,7 +283,6 @@ class BoundFunction:
             self.set_up([slot], self._seen_by_setup(inputs), is_first=is_first)
         self.slots.load(slot, inputs)
         self.slots.outputs[slot].fill_(POISON)
-        self.context.synchronize()
         if is_first:
             self._call_first(slot)
         else:
@@ -375,7 +378,6 @@ class BoundFunction:
         """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""
         for slot in slots:
             self.slots.load(slot, inputs)
-        self.context.synchronize()
         with self.context.no_device_work() if is_first else nullcontext():
             reply = self.ask(messages.SetUp(tuple(slots)), messages.HasSetUp)
         if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
