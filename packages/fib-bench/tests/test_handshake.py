@@ -160,7 +160,7 @@ class TestPoison:
         partly = bytes(size)[:at] + poisoned[at : at + 8] + bytes(size)[at + 8 :]
         outputs = [poisoned, partly, bytes(size), b"\xff" * size]
         assert recomputed(outputs, [(start, start, start)] * 4)[1] == [0, 1]
-        assert recomputed(outputs, [(start, start, start ^ 2)] * 4)[1] == []  # of another key
+        assert recomputed(outputs, [(start ^ 2, start, start)] * 4)[1] == []  # of another start
 
 
 class TestClock:

@@ -6,7 +6,7 @@ CPU there is only the latter, by the worker's own clock between the same words: 
 time of calls less that of passes without calls in the same process.
 
 Device latencies are measured in both orders of key and flush (`passes`). That of *cold* is published, unless it is
-lower than that of *fresh* by more than honest calls are: in *fresh* nothing can be computed before the clock runs.
+too low beside that of *fresh*, in which nothing can be computed before the clock runs, but inputs are in the cache.
 
 The workers of the reference and the baseline serve all workloads of a definition. Next to a solution their functions
 read the same input memory. The reference also answers for calls of the solution that are verified.
@@ -49,21 +49,22 @@ DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 """The methods of a latency: of captured calls, of eager calls on a CUDA device, and on the CPU."""
 _EXACT_NS, _EAGER_EXACT_NS, _EAGER_SHARE = 100.0, 2000.0, 0.03  # an uncertainty that suffices
 _MAX_EAGER_CALLS, _FEW_PASSES = 128, 6
+_MIN_PASSES, _UNEVEN = 3, 1.05  # where the mean of the slots' medians counts, and by how much it exceeds the median
 _MAX_DISTURBED, _DISTURBED_SHARE = 20, 0.25  # of the passes of a function; a host and a driver disturb some
 _ACTIVE_SHARE, _ACTIVE_NS = 0.1, 50_000  # of a pass, in which threads of the worker may run; the driver's do at times
 _WRITE_BACK_BYTES_PER_NS = 6000  # of a device; a lower number allows more
 _LATE_END_NS = 25_000  # a pass ends within this of its last digest, or something ran behind it
 _TRUSTED_NULL_NS = 150.0  # by which a pass without calls may take longer than one of a trusted worker
-_MOST_NULL_NS, _NULL_BYTES_PER_NS = 10_000.0, 200.0
+_MOST_NULL_NS, _NULL_BYTES_PER_NS = {Order.COLD: 10_000.0, Order.FRESH: 20_000.0}, 200.0
 """Without a trusted worker: of two words, a hash of the outputs and, in the order *fresh*, the inputs, far below the
 bandwidth of any device. A device that takes longer has longer latencies for it."""
-_FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS = 0.15, 2000.0, 12_000.0
+_FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 1000.0
 """By which honest calls may take longer in the order *fresh*: the device has had no time to load their code while it
-waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us. Beside eager calls the host launches two kernels
-more."""
+waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
+host launches two kernels more."""
 _SYSTEMATIC_NS = 40.0  # an allowance for errors of the method; not measured
 _IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
-_ENOUGH_NOTHING = 96  # passes without calls and of empty kernels, and calls in the order *fresh*
+_ENOUGH_NOTHING = 96  # calls of passes without calls, of least calls, and in the order *fresh*
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
 _MAX_THROTTLED = 20  # passes that do not count; a device that is throttled for longer is as slow as it is
@@ -94,6 +95,14 @@ class _Series:
     def latency_ns(self) -> float:
         """The median of the calls, without the overhead."""
         return statistics.median(self.calls) - self.overhead_ns
+
+    def uneven_ns(self, slots: int) -> float:
+        """Nanoseconds by which the slots' mean exceeds the median, where some calls of a pass work for the others."""
+        if len(self.calls) < _MIN_PASSES * slots:
+            return 0.0
+        medians = (statistics.median(self.calls[slot::slots]) for slot in range(slots))
+        mean_ns = statistics.fmean(medians) - self.overhead_ns
+        return mean_ns - self.latency_ns if mean_ns > _UNEVEN * self.latency_ns else 0.0
 
     @property
     def error_ns(self) -> float:
@@ -155,9 +164,10 @@ class Timer:
         self._wanted = [*((Launch.DEVICE, order) for order in orders), *eager] if self.method == DEVICE else eager
         """The series to take; the first one decides the published latency."""
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
-        most_ns = _MOST_NULL_NS + function.layout.size_bytes / _NULL_BYTES_PER_NS
-        self._series = {key: _Series(self._nothing[key[1]], most_ns, self.method == CPU) for key in self._wanted}
-        self._empty: list[float] = []
+        hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
+        most_ns = {order: least + hash_ns for order, least in _MOST_NULL_NS.items()}
+        self._series = {k: _Series(self._nothing[k[1]], most_ns[k[1]], self.method == CPU) for k in self._wanted}
+        self._least: list[float] = []
         self._least_ns = 0.0
         self._seconds = self._exclusive_seconds = 0.0
         self._made = 0
@@ -191,7 +201,7 @@ class Timer:
         if self._is_trusted and self._is_cuda:
             for order in Order:
                 self._load(native.NOTHING, order, Launch.DEVICE)
-            self._load(native.EMPTY, Order.COLD, Launch.DEVICE)
+            self._load(native.LEAST, Order.COLD, Launch.DEVICE)
 
     def _confirm_reads(self, reads: Sequence[str]) -> None:
         """Compare replays, which have what a call has read from the device before, with eager calls.
@@ -237,8 +247,8 @@ class Timer:
                 self._sample_calls(launch, order)
         if self._is_trusted and self._is_cuda:
             self._sample_nothing(Order.FRESH)
-            if len(self._empty) < _ENOUGH_NOTHING:
-                self._empty += self._run(native.EMPTY, Order.COLD, Launch.DEVICE).taken_ns
+            if len(self._least) < _ENOUGH_NOTHING:
+                self._least += self._run(native.LEAST, Order.COLD, Launch.DEVICE).taken_ns
         taken = self._function.context.seconds() - begin
         self._exclusive_seconds += taken
         self._seconds += taken
@@ -322,13 +332,17 @@ class Timer:
         return series.error_ns <= max(exact, max(config.confidence, least) * series.latency_ns)
 
     def _raised_ns(self, launch: Launch) -> float:
-        """Nanoseconds by which the latency of the order *cold* is too low to be believed beside *fresh*."""
+        """Nanoseconds by which the median of the order *cold* is too low to be believed, beside *fresh* or by slots."""
         cold, fresh = (self._series.get((launch, order)) for order in (Order.COLD, Order.FRESH))
-        if cold is None or fresh is None or not (cold.calls and fresh.calls):
+        if cold is None or not cold.calls:
             return 0.0
-        share = _FRESH_SHARE * fresh.latency_ns
-        allowed = min(share, _FRESH_NS) if launch is Launch.DEVICE else max(share, _FRESH_EAGER_NS)
-        return max(fresh.latency_ns - allowed - self._write_back_ns - cold.latency_ns, 0.0)
+        uneven_ns = cold.uneven_ns(self.passes.calls) if launch is Launch.DEVICE else 0.0
+        if fresh is None or not fresh.calls:
+            return uneven_ns
+        allowed = max(_FRESH_SHARE * fresh.latency_ns, _FRESH_EAGER_NS)
+        if launch is Launch.DEVICE:
+            allowed = min(_FRESH_SHARE * max(fresh.latency_ns - _TINY_NS, 0.0), _FRESH_NS)
+        return max(fresh.latency_ns - allowed - self._write_back_ns - cold.latency_ns, uneven_ns)
 
     @property
     def _write_back_ns(self) -> float:
@@ -338,16 +352,16 @@ class Timer:
         return max(written, 0) / _WRITE_BACK_BYTES_PER_NS
 
     def compare_with(self, trusted: Timer | None) -> None:
-        """Subtract no more than what passes without calls take in a trusted worker, and publish no less than a kernel.
+        """Subtract no more than what passes without calls take in a trusted worker, and publish at least a least call.
 
         A worker could slow its passes without calls down, and so shorten its latency.
         """
-        if trusted is None or not trusted._empty:  # noqa: SLF001 the same class
+        if trusted is None or not trusted._least:  # noqa: SLF001 the same class
             return
         known = {order: statistics.median(taken) for order, taken in trusted._nothing.items()}  # noqa: SLF001
         for (_, order), series in self._series.items():
             series.most_nothing_ns = known[order] + _TRUSTED_NULL_NS
-        self._least_ns = max(statistics.median(trusted._empty) - known[Order.COLD], 0.0)  # noqa: SLF001
+        self._least_ns = max(statistics.median(trusted._least) - known[Order.COLD], 0.0)  # noqa: SLF001
 
     def measurement(self, method: str = "") -> Measurement:
         """The latency with its samples, one for each call.
@@ -362,7 +376,7 @@ class Timer:
         if not series.is_host and latency_ns < _LEAST_SHARE * least_ns - _IMPOSSIBLE_ERRORS * error_ns:
             problem = (
                 f"impossible latency: {series.latency_ns / 1e3:.2f} +- {error_ns / 1e3:.2f} us by the judge's "
-                f"clock; an empty kernel takes {least_ns / 1e3:.2f} us"
+                f"clock; a kernel that reads one word takes {least_ns / 1e3:.2f} us"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         raised_ns += max(least_ns - latency_ns, 0.0)

@@ -80,8 +80,8 @@ struct Driver {
   Status (*clear)(u64, unsigned char, size_t);
   Status (*copy_in)(u64, const void*, size_t);
   Status (*copy_out)(void*, u64, size_t);
-  Function wait, fill, flush, pattern, touch, gate, ready, take, digest, tail, redigest, reflush, rejoin, unwritten,
-      refill, empty;
+  Function wait, fill, flush, pattern, gate, ready, take, digest, tail, redigest, reflush, rejoin, unwritten, refill,
+      least;
   u32 multiprocessors, flush_shared_bytes;
   u64 state, flush_buffer, flush_lines;
   Context context;
@@ -184,14 +184,14 @@ Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 fl
     const char* name;
   } const kernels[] = {
       {&d.wait, "fib_wait"}, {&d.fill, "fib_fill_inputs"}, {&d.flush, "fib_flush"}, {&d.pattern, "fib_pattern"},
-      {&d.touch, "fib_touch"}, {&d.gate, "fib_gate"}, {&d.ready, "fib_ready"}, {&d.take, "fib_take"},
+      {&d.gate, "fib_gate"}, {&d.ready, "fib_ready"}, {&d.take, "fib_take"},
       {&d.digest, "fib_digest"}, {&d.tail, "fib_tail"}, {&d.redigest, "fib_redigest"}, {&d.reflush, "fib_reflush"},
-      {&d.rejoin, "fib_rejoin"}, {&d.unwritten, "fib_unwritten"}, {&d.refill, "fib_refill"}, {&d.empty, "fib_empty"},
+      {&d.rejoin, "fib_rejoin"}, {&d.unwritten, "fib_unwritten"}, {&d.refill, "fib_refill"}, {&d.least, "fib_least"},
   };
   for (const auto& kernel : kernels) TRY(d.function(kernel.slot, module, kernel.name), kernel.name);
   TRY(d.set_attribute(d.flush, kMaxDynamicShared, (int)shared_bytes), "shared memory of the flush");
   // What precedes a call leaves multiprocessors as the flush does: another split of L1 and shared memory takes time.
-  for (Function function : {d.wait, d.fill, d.gate, d.ready, d.take, d.touch})
+  for (Function function : {d.wait, d.fill, d.gate, d.ready, d.take})
     TRY(d.set_attribute(function, kCarveout, 100), "split of L1 and shared memory");
   TRY(d.allocate(&d.state, sizeof(FibState)), "allocating the state of passes");
   TRY(d.clear(d.state, 0, sizeof(FibState)), "clearing the state of passes");
@@ -237,8 +237,8 @@ static bool is_on_device(u64 address) {
 static bool is_ours(Function function) {
   const char* name = nullptr;
   if (table.driver.function_name(&name, function) || !name) return false;
-  for (const char* ours : {"fib_wait", "fib_fill_inputs", "fib_flush", "fib_touch", "fib_gate", "fib_ready", "fib_take",
-                           "fib_digest", "fib_tail"})
+  for (const char* ours : {"fib_wait", "fib_fill_inputs", "fib_flush", "fib_gate", "fib_ready", "fib_take", "fib_digest",
+                           "fib_tail"})
     if (!strcmp(name, ours)) return true;
   return false;
 }
@@ -308,7 +308,7 @@ struct FibPass {
   Stream stream;         // of eager calls
 };
 
-enum { kSolution = 0, kNothing = 1, kEmptyKernel = 2 };
+enum { kSolution = 0, kNothing = 1, kLeast = 2 };
 
 static u32 blocks_for(u64 bytes, u32 most) {
   const u64 blocks = bytes / (kThreads * 32) + 1;
@@ -318,12 +318,6 @@ static u32 blocks_for(u64 bytes, u32 most) {
 static u64 filled_bytes(const FibCall& call) {
   u64 bytes = 0;
   for (u32 i = 0; i < call.inputs; ++i) bytes += call.input[i].elements * 2;
-  for (u32 i = 0; i < call.outputs; ++i) bytes += call.output[i].bytes;
-  return bytes;
-}
-
-static u64 output_bytes(const FibCall& call) {
-  u64 bytes = 0;
   for (u32 i = 0; i < call.outputs; ++i) bytes += call.output[i].bytes;
   return bytes;
 }
@@ -345,29 +339,30 @@ struct Step {
   }
 };
 
-static Status fill(Step& step, FibCall& call) {
+// Fills the inputs of a call, poisons its outputs, or both.
+static Status fill(Step& step, FibCall call, bool inputs, bool outputs) {
   u64 state = table.driver.state;
+  if (!inputs) call.inputs = 0;
+  if (!outputs) call.outputs = 0;
   void* parameters[] = {&state, &call};
   return step.run(table.driver.fill, blocks_for(filled_bytes(call), table.driver.multiprocessors * 4), kThreads, 0,
                   parameters);
 }
 
-// What comes before the clock: the key and the inputs, and the flush.
+// What comes before the clock: the key and the inputs, poison in the outputs, and the flush. In a pass without calls the
+// outputs are written once more: a digest then finds them in the cache, not yet in memory, as it does after a call.
 static Status prepare(Step& step, const FibPass& pass, int index) {
   const Driver& d = table.driver;
-  FibCall call = pass.call[index];
+  const FibCall& call = pass.call[index];
   u64 mailbox = pass.mailbox, state = d.state, timeout = pass.timeout_ns;
   u64 buffer = d.flush_buffer, lines = d.flush_lines;
   int keyed = !pass.is_late;
   void* wait[] = {&mailbox, &state, &index, &keyed, &timeout};
   if (const Status s = step.run(d.wait, 1, 1, 0, wait)) return s;
-  if (keyed)
-    if (const Status s = fill(step, call)) return s;
+  if (const Status s = fill(step, call, keyed, true)) return s;
   void* flush[] = {&state, &buffer, &lines};
   if (const Status s = step.run(d.flush, d.multiprocessors, kFlushThreads, d.flush_shared_bytes, flush)) return s;
-  if (pass.kind == kSolution) return 0;
-  void* touch[] = {&state, &call};
-  return step.run(d.touch, blocks_for(output_bytes(call), d.multiprocessors), kThreads, 0, touch);
+  return pass.kind == kSolution ? 0 : fill(step, call, false, true);
 }
 
 static Status digest(Step& step, const FibPass& pass, int index, u64 host_go, FibCall& call) {
@@ -397,13 +392,14 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
     int keyed = pass->is_late;
     void* gate[] = {&mailbox, &state, &index, &keyed, &timeout};
     TRY(step.run(d.gate, 1, 1, 0, gate), "composing a gate");
-    if (pass->is_late) TRY(fill(step, call), "composing inputs");
+    if (pass->is_late) TRY(fill(step, call, true, false), "composing inputs");
     if (pass->kind == kSolution) {
       Node added;
       TRY(d.add_child(&added, graph, &step.last, 1, pass->graphs[index]), "composing a call");
       step.last = added;
-    } else if (pass->kind == kEmptyKernel) {
-      TRY(step.run(d.empty, 1, 32, 0, nullptr), "composing an empty call");
+    } else if (pass->kind == kLeast) {
+      void* least[] = {&state, &call};
+      TRY(step.run(d.least, 1, 32, 0, least), "composing the least call");
     }
     TRY(digest(step, *pass, index, 0, call), "composing a digest");
   }
@@ -452,9 +448,8 @@ void fib_generate(const FibInput* inputs, int count, u64 key) {
   for (int i = 0; i < count; ++i) fib_fill(inputs[i], key, 0, 1);
 }
 
-static void fill_on_host(const FibCall& call, u64 key) {
-  fib_generate(call.input, (int)call.inputs, key);
-  const u64 poison = fib_poison(key);
+static void poison_on_host(const FibCall& call, u64 start) {
+  const u64 poison = fib_poison(start);
   for (u32 i = 0; i < call.outputs; ++i) {
     char* target = (char*)call.output[i].source;
     u64 k = 0;
@@ -488,7 +483,9 @@ Status fib_prepare(const FibPass* pass, int index, char* error, size_t error_siz
   if (pass->is_host) {
     const u64 start = wait_on_host(&mail->start[index], pass->timeout_ns, true);
     host_state.seed = fib_one_way(start);
-    if (!pass->is_late) fill_on_host(pass->call[index], start);
+    const FibCall& call = pass->call[index];
+    if (!pass->is_late) fib_generate(call.input, (int)call.inputs, start);
+    poison_on_host(call, start);
     __atomic_store_n(&mail->ready[index], 1, __ATOMIC_RELEASE);
     return 0;
   }
@@ -507,18 +504,17 @@ Status fib_await(const FibPass* pass, int index, char* error, size_t error_size)
   const u64 go = wait_on_host(&mail->go[index], pass->timeout_ns, is_taken);
   host_state.go = fib_one_way(go);
   if (pass->is_host) {
-    if (pass->is_late) fill_on_host(pass->call[index], go);
+    if (pass->is_late) fib_generate(pass->call[index].input, (int)pass->call[index].inputs, go);
     host_began = now();
     return 0;
   }
   if (!pass->is_late) return 0;
   Step step = {nullptr, nullptr, pass->stream};
   u64 mailbox = pass->mailbox, state = table.driver.state;
-  FibCall call = pass->call[index];
   int keyed = 1;
   void* take[] = {&mailbox, &state, &index, &keyed};
   TRY(step.run(table.driver.take, 1, 1, 0, take), "launching the key");
-  TRY(fill(step, call), "launching inputs");
+  TRY(fill(step, pass->call[index], true, false), "launching inputs");
   return 0;
 }
 
@@ -630,7 +626,7 @@ Status fib_recompute(const FibCall* outputs, int calls, u64 words, u64 pattern, 
 u64 fib_recompute_on_host(const FibCall* outputs, int calls, const u64* words, u64* digests) {
   u64 unwritten = 0;
   for (int call = 0; call < calls; ++call) {
-    const u64 offset = outputs->stride * call, poison = fib_poison(words[3 * call + 2]);
+    const u64 offset = outputs->stride * call, poison = fib_poison(words[3 * call]);
     const u64 seed = fib_one_way(words[3 * call]), go = fib_one_way(words[3 * call + 1]);
     digests[call] = digest_on_host(*outputs, seed, go, offset, false);
     for (u32 i = 0; i < outputs->outputs; ++i)

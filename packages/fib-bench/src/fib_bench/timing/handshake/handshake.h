@@ -26,11 +26,12 @@ struct FibState {
   u64 seed;   // what came as `start` and as `go`, each made illegible
   u64 go;
   u64 key;    // of the inputs, `start` or `go`; 0 once they are made: who knows it need not read them
+  u64 poison; // of the outputs, made of `start`: they are poisoned before the clock runs
   u64 flush[FIB_BLOCKS];
   u64 partials[FIB_BLOCKS];
   u32 sms[FIB_SM_WORDS];
   u32 arrived, filled;
-  u32 residue;  // without a meaning: a store that depends on everything that was touched
+  u32 residue;  // without a meaning: what the least call stores
 };
 
 struct FibOutput {
@@ -75,6 +76,6 @@ FIB_BOTH u64 fib_one_way(u64 x) {
   return fib_scramble(x ^ 0x5851f42d4c957f2dULL) + fib_scramble((x << 1 | x >> 63) + 0x14057b7ef767814fULL);
 }
 
-FIB_BOTH u64 fib_poison(u64 key) { return fib_one_way(key ^ 0x706f69736f6eULL) | 0x0100000000000001ULL; }
+FIB_BOTH u64 fib_poison(u64 start) { return fib_one_way(start ^ 0x706f69736f6eULL) | 0x0100000000000001ULL; }
 
 FIB_BOTH u64 fib_begin(u64 seed, u64 go, u64 thread) { return fib_scramble(seed ^ fib_scramble(go + thread)); }

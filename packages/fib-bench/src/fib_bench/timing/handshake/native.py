@@ -24,8 +24,8 @@ from ...device_code import DeviceCodeError, compile_device_code, publish
 from ...inputs.recipes import Input
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS = 24, 12, 64, 256
-SOLUTION, NOTHING, EMPTY = 0, 1, 2
-"""Kinds of passes: of calls, of no calls, of empty kernels."""
+SOLUTION, NOTHING, LEAST = 0, 1, 2
+"""Kinds of passes: of calls, of no calls, of kernels that read one word of their inputs."""
 MAILBOX_BYTES = TABLE_BYTES = 4096
 _LINE_BYTES, _FLUSH_STATIC_BYTES, _DIGEST_BLOCKS = 128, 8192, 128
 _ERROR_BYTES = 512
