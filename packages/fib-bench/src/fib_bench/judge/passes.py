@@ -48,7 +48,7 @@ _MIN_PATIENCE_NS = 200_000
 _NO_READING = 2**32 - 1  # of the worker's clock: the call took longer
 _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
 _MOST_LINES, _MOST_CHARS, _STRANGE = 20, 120, re.compile(r"[^\w .:()<>-]")  # of what a worker reports
-_STRUCTURES, _STRUCTURE_BYTES = 128, 1 << 27  # sets of structural integers for the passes of a burst
+_STRUCTURES, _STRUCTURE_BYTES = 192, 1 << 27  # sets of structural integers for the passes of a burst
 _STRUCTURE_SECONDS = 0.25  # for making them: functions of problems take longer than draws of integers
 MIN_VERIFIED = 10
 """Calls of the published latency that are compared at least, unless the reference takes too long."""
@@ -129,6 +129,7 @@ class Passes:
         self._shortest_ns = 0
         self._structures: list[Mapping[str, torch.Tensor]] = [{}]
         self._current: Sequence[int] = (0,)
+        self._unseen: list[int] = []  # sets that no call has read yet: published calls get them, or a memo would pay
         self.redraw()
         self.nodes = 0
         """Kernels, copies and fills of one captured call."""
@@ -174,7 +175,7 @@ class Passes:
 
     def _take(self, structures: Sequence[int]) -> None:
         """Take these sets from now on. What a captured call has read from others is captured anew."""
-        self._current = structures
+        self._current, self._unseen = structures, SECRET.sample(structures, len(structures))
         if self.reads:
             composed, self._composed = self._composed, [each for each in self._composed if each[0] != native.SOLUTION]
             for kind, order in composed:
@@ -187,7 +188,6 @@ class Passes:
         is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._composed)
         if is_anew:
             self._held = self._load_structures(())
-            self._function.context.synchronize()
         reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
         self._composed.append((kind, order))
         if kind == native.SOLUTION:
@@ -205,7 +205,8 @@ class Passes:
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
-        calls, structures = self.calls, self._load_structures(self._held if is_held else ())
+        is_published = kind == native.SOLUTION and (launch, order) == (Launch.DEVICE, Order.COLD)
+        calls, structures = self.calls, self._load_structures(self._held if is_held else (), is_new=is_published)
         drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
         words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn]
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
@@ -240,9 +241,10 @@ class Passes:
         free = min(self._mailbox.free_sms[:calls]) if is_cuda else None
         return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, ran_seconds)
 
-    def _load_structures(self, held: Sequence[int]) -> Sequence[int]:
+    def _load_structures(self, held: Sequence[int], *, is_new: bool = False) -> Sequence[int]:
         """Put structural integers into the slots, drawn or those that are held; returns the set of each."""
-        structures = held or [SECRET.choice(self._current) for _ in range(self.calls)]
+        new = [self._unseen.pop() for _ in range(min(self.calls, len(self._unseen)) if is_new and not held else 0)]
+        structures = held or [*new, *(SECRET.choice(self._current) for _ in range(self.calls - len(new)))]
         places = self._function.layout.input_tensors(self._function.slots.inputs[: self.calls])
         for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
             places[name].copy_(torch.stack([self._structures[structure][name] for structure in structures]))
