@@ -224,7 +224,7 @@ class TestGains:
     TWIN = next(case for case in TWINS if case.file == "gemm_tiles")
 
     @pytest.mark.parametrize(
-        ("exploit_ms", "twin_ms", "uncertainties_ms", "is_significant"),
+        ("exploit_ms", "twin_ms", "uncertainties_ms", "exceeds"),
         [
             (1.0, 1.0, (0.0, 0.0), False),
             (2.0, 1.0, (0.0, 0.0), False),
@@ -235,10 +235,10 @@ class TestGains:
             (0.5, 1.0, (0.0, 0.6), False),
         ],
     )
-    def test_a_gain_exceeds_two_percent_and_both_clocks(self, exploit_ms, twin_ms, uncertainties_ms, is_significant):
+    def test_a_gain_exceeds_two_percent_and_both_clocks(self, exploit_ms, twin_ms, uncertainties_ms, exceeds):
         exploit = Timing(exploit_ms, uncertainty_ms=uncertainties_ms[0])
         gain = Gain(exploit, Timing(twin_ms, uncertainty_ms=uncertainties_ms[1]))
-        assert gain.is_significant is is_significant
+        assert gain.exceeds(1.0) is exceeds
         assert gain.factor == pytest.approx(twin_ms / exploit_ms)
 
     def test_a_pass_without_gain_is_expected_only_with_no_gain(self):
@@ -248,6 +248,8 @@ class TestGains:
         assert not timed(self.REJECTED, 1.0).compared_with(twin).holds
         assert not timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 0.5).compared_with(twin).holds
         assert timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 1.0).compared_with(twin).holds
+        stated = attrs.evolve(self.HARMLESS, most_gain=1.3)
+        assert [timed(stated, latency).compared_with(twin).holds for latency in (0.8, 0.7)] == [True, False]
 
     def test_a_pass_without_a_comparison_does_not_hold(self):
         for twin in (outcome(self.TWIN, "NOT_RUN"), attrs.evolve(timed(self.TWIN, 1.0), flags=("unsealed",))):

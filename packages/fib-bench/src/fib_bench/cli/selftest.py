@@ -67,6 +67,9 @@ def text_of(result: SelfTest) -> str:
     for suite, text in _ENDS.items():
         held = [outcome.holds for outcome in result.outcomes if outcome.case.suite == suite]
         lines.append(f"{sum(held)} of {len(held)} {text}")
+    gained = [o.case.file for o in result.outcomes if o.holds and o.gain is not None and o.gain.exceeds(1.0)]
+    if gained:
+        lines.append(f"{len(gained)} of them gained, as ARCHITECTURE says remains possible: {', '.join(gained)}")
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
     return "\n".join([*lines, f"isolation of workers on {result.device}: {level}"])

@@ -50,10 +50,9 @@ class Gain:
         uncertainty_ms = math.hypot(self.exploit.uncertainty_ms, self.twin.uncertainty_ms)
         return max(_TOLERANCE * self.twin.latency_ms, uncertainty_ms)
 
-    @property
-    def is_significant(self) -> bool:
-        """Whether the exploit is faster by more than the tolerance."""
-        return self.exploit.latency_ms < self.twin.latency_ms - self.tolerance_ms
+    def exceeds(self, factor: float) -> bool:
+        """Whether the exploit is faster than the twin by a factor and more than the tolerance."""
+        return self.exploit.latency_ms < (self.twin.latency_ms - self.tolerance_ms) / factor
 
     def __str__(self) -> str:
         return f"{self.factor:.2f}x{' (call)' if self.twin.kind == 'call' else ''}"
@@ -99,6 +98,8 @@ class Case:
     """File of the twin: an honest solution of the same algorithm, which the latency is compared with."""
     no_gain: bool = False
     """Whether a pass is also right if it is not faster than the twin."""
+    most_gain: float = 1.0
+    """By how much it may be faster: above 1 for what ARCHITECTURE says remains possible."""
 
     @property
     def name(self) -> str:
@@ -132,7 +133,8 @@ class Case:
         """Expected verdicts in words."""
         flags = "".join(f", {flag}" for flag in sorted(self.flags))
         words = [f"{status}{flags}" if status == _PASSED else status for status in sorted(self.expect)]
-        return [*words, "PASSED without gain"] if self.no_gain else words
+        gain = "without gain" if self.most_gain == 1 else f"with a gain of at most {self.most_gain:g}x"
+        return [*words, f"PASSED {gain}"] if self.no_gain else words
 
     def holds(self, status: str, flags: Iterable[str], gain: Gain | None = None) -> bool:
         """Whether a verdict is an expected one; there is a gain if there is a twin and both have a latency."""
@@ -144,7 +146,7 @@ class Case:
         if self.flags or self.twin is None:  # the flags that `flags` names keep a solution off the leaderboard
             return status in self.expect
         is_allowed = self.no_gain or status in self.expect
-        return is_allowed and gain is not None and not gain.is_significant
+        return is_allowed and gain is not None and not gain.exceeds(self.most_gain)
 
     def solution(self) -> Solution:
         """The solution with its sources."""

@@ -21,7 +21,7 @@ from .definitions import OPS
 
 _INPUT_FLAGS = ("fixed_inputs", "insensitive")
 """Prefixes of flags that concern the inputs and not the solution."""
-SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "cpu_processes": 1, "measure_seconds": 0.25}
+SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 96, "cpu_processes": 1, "measure_seconds": 0.25}
 """Fewer calls than by default; verdicts do not depend on them."""
 NOT_RUN = "NOT_RUN"
 
