@@ -148,7 +148,7 @@ class TestMixture:
         middle, deviation = rows.median(-1).values, rows.abs().median(-1).values / 0.6745
         shares = {
             "zeros": (rows == 0).float().mean(-1) > 0.9,
-            "ones": (middle > 0.7) & (rows == middle.unsqueeze(-1)).float().mean(-1).gt(0.9),
+            "ones": (middle > 0.7) & ((rows - middle.unsqueeze(-1)).abs().median(-1).values < 0.05),
             "tiny": (deviation > 0) & (deviation < 0.01),
             "shifted": (rows.abs() - 3).abs().median(-1).values < 1.5,
             "wide": (deviation > 5) | ((deviation > 0.05) & (deviation < 0.4)),

@@ -341,8 +341,8 @@ FIB_APART FibRow fib_row(const FibInput& in, const FibTensor& tensor, u64 key, u
       if (d.w[3] >> 31) made.spike = made.amplitude;
       break;
     case FIB_HAS_ZEROS_AND_ONES:
-      made.amplitude = 0.0f;
       made.mean = d.w[3] >> 31 ? about_one : 0.0f;
+      made.amplitude = 0.015625f * made.mean;  // a variance of 0 that is a difference of squares is NaN by chance
       break;
     case FIB_HAS_SHIFTED: made.shift = 3.0f * about_one; break;
   }
