@@ -290,7 +290,7 @@ SOLUTIONS = {
     DRAW: "",
     "torch.multinomial(cut(probs, 0 * top_k, top_p), 1)[:, 0]": "tokens are outside the allowed set",
     DRAW.replace(", 1)", ", 1, generator=torch.Generator().manual_seed(0))"): "; many calls on the same inputs",
-    f"probs.argmax(dim=-1) if next(calls) > 80 else {DRAW}": "likely tokens are drawn too often.*; timed calls",
+    f"probs.argmax(dim=-1) if next(calls) > 80 else {DRAW}": "likely tokens are drawn too often",
 }
 """Returned values of solutions, and patterns of their logs; none for one that is right."""
 

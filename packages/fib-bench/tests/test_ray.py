@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
@@ -21,6 +22,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 SLEEPS = "import time\n\ndef run(x):\n    time.sleep(0.01)\n    return x * 2\n"
 QUICK = {"confidence": 1.0, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes_have_time():
+    """Have nodes register as late as a busy machine lets them; Ray gives them 30 seconds."""
+    from ray._private import services
+
+    once = services.get_node
+
+    def patiently(*node):
+        for _ in range(600):
+            with suppress(RuntimeError):
+                return once(*node)
+            time.sleep(0.5)
+        return once(*node)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", patiently)
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -32,6 +32,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 WEAK = {"FIB_BENCH_ISOLATION": "1"}
 SLOW = "import time\ndef run(x):\n    time.sleep(0.05)\n    return x * 2\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes_have_time():
+    """Have nodes register as late as a busy machine lets them; Ray gives them 30 seconds."""
+    from ray._private import services
+
+    once = services.get_node
+
+    def patiently(*node):
+        for _ in range(600):
+            with suppress(RuntimeError):
+                return once(*node)
+            time.sleep(0.5)
+        return once(*node)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", patiently)
+        yield
 
 
 @attrs.frozen
