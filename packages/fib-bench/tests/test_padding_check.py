@@ -128,7 +128,7 @@ class TestDraws:
 class TestPreparation:
     def test_expected_outputs_are_those_of_the_exact_indices(self, make_judge):
         prepared = make_judge().prepare(PAGES, make_workload(PAGES, AXES))
-        base = prepared.layout.input_tensors(prepared.bases[0].inputs)
+        base = prepared.layout.input_tensors(prepared.trials[0].inputs)
         for draw, item in prepared.padded.input_sets(prepared, is_poisoned=True):
             given = prepared.padded.layout.input_tensors(item.inputs)
             offsets, pages = given["kv_indptr"], given["kv_indices"][: draw.total].long()

@@ -43,7 +43,7 @@ class TestInputSets:
         prepared = prepare("return x * 2", n=5000)
         assert prepared.generated in prepared.trials
         assert prepared.recipes.keys() == {"x"}
-        base = prepared.bases[0].inputs
+        base = prepared.trials[0].inputs
         made = [torch.zeros_like(base) for _ in range(3)]
         for memory, key in zip(made, (7, 7, 8), strict=True):
             fill(prepared.recipes, prepared.layout, memory, base, key)
@@ -53,9 +53,9 @@ class TestInputSets:
 
     def test_the_seed_decides_on_typical_values_and_not_on_generated_ones(self, prepare):
         once, again, other = (prepare("return x * 2", seed=seed) for seed in (1, 1, 2))
-        for a, b in zip(once.bases, again.bases, strict=True):
+        for a, b in zip(once.trials[:2], again.trials[:2], strict=True):
             assert torch.equal(a.inputs, b.inputs)
-        assert not torch.equal(once.bases[0].inputs, other.bases[0].inputs)
+        assert not torch.equal(once.trials[0].inputs, other.trials[0].inputs)
         assert not torch.equal(once.generated.inputs, again.generated.inputs)
 
     def test_each_workload_has_values_of_its_own(self, prepare):

@@ -8,15 +8,12 @@ timed calls.
 from __future__ import annotations
 
 import abc
-import ast
-import functools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 import torch
 from fib_schema import Definition
-from fib_schema.syntax import parse_source
 
 from ..checking.comparison import Comparison
 from ..checking.sensitivity import OutputCheck, examine
@@ -100,7 +97,7 @@ class Case:
     expected: Tensors
     config: ResolvedEvalConfig
     again: Callable[[], Tensors] | None = None
-    """Calls the reference again on the same inputs; only set for the first input set of a workload."""
+    """Calls the reference again on the same inputs; not set for timed calls."""
     first: Check | None = None
     """The check of the workload's first input set, unless this is it."""
     is_like_first: bool = False
@@ -136,17 +133,6 @@ class Evaluator(abc.ABC):
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the outputs of many calls; called only if a check of this evaluator has trials."""
         raise NotImplementedError(f"{type(self).__name__} makes checks with trials, but has no judge_together")
-
-
-@functools.lru_cache(maxsize=64)
-def calls_in(code: str) -> frozenset[str]:
-    """The names of the functions and methods that a reference calls."""
-    try:
-        functions = [node.func for node in ast.walk(parse_source(code)) if isinstance(node, ast.Call)]
-    except SyntaxError:
-        return frozenset()  # building the reference reports it
-    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in functions]
-    return frozenset(name for name in names if name)
 
 
 class Default(Evaluator):

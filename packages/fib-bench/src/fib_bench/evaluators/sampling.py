@@ -23,8 +23,9 @@ from fib_schema import Definition
 from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
+from ..inputs.synthesis import is_sampler
 from ..secure_random import SECRET
-from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_in
+from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 
 TRIALS = 100
 SAMPLES = 10_000
@@ -41,10 +42,6 @@ _MAX_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
 _CHUNK = 1 << 22
 """Elements of rows that are looked at together."""
 _REMEDY = "write an evaluator for it (see the page 'Add an evaluator') and name it in the settings"
-_DRAWS = {
-    "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
-    "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
-}  # fmt: skip
 
 
 class Sampling(Evaluator):
@@ -55,15 +52,17 @@ class Sampling(Evaluator):
 
     def applies(self, definition: Definition) -> bool:
         """True for ops whose reference draws random numbers and returns only integers."""
-        are_integer = all(spec.is_integer for spec in definition.outputs.values())
-        return are_integer and bool(_DRAWS & calls_in(definition.reference))
+        return is_sampler(definition)
 
     def check(self, case: Case) -> Draws:
         """Make the check, and try it on the reference; `ValueError` if the inputs do not explain its draws."""
         check = _draws(case)
+        most = check.trials
         if isinstance(case.first, Draws):
-            return attrs.evolve(check, trials=case.first.trials)
-        calls = [case.expected, *_try_reference(case)]
+            check, most = attrs.evolve(check, trials=case.first.trials), _MIN_TRIES
+            if case.again is None:  # a timed call
+                return check
+        calls = [case.expected, *_try_reference(case, most)]
         if self._explains(check, calls):
             return check
         if _is_seeded(calls) and self._explains(check, calls[:1]):
@@ -187,10 +186,10 @@ def _is_seeded(calls: Sequence[Tensors]) -> bool:
     )
 
 
-def _try_reference(case: Case) -> list[Mapping[str, torch.Tensor]]:
-    """Further draws of the reference, as many as a solution has to make if there is time."""
+def _try_reference(case: Case, most: int) -> list[Mapping[str, torch.Tensor]]:
+    """Further draws of the reference, `most` of them if there is time."""
     seen: list[Mapping[str, torch.Tensor]] = []
-    begin, most = time.monotonic(), int(_setting(case.config, "sampling_validation_trials", TRIALS))
+    begin = time.monotonic()
     while case.again is not None and len(seen) < most:
         if len(seen) >= min(_MIN_TRIES, most) and time.monotonic() - begin > _TRYING_SECONDS:
             break
@@ -360,20 +359,20 @@ def _per_row(value: Value, rows: torch.Tensor) -> torch.Tensor:
 # Timed calls have inputs of their own, so there are few draws from each distribution. The judge draws as well, once for
 # each draw of the solution. Then
 #
-# - the mean log-probability, whose expectation is known, shows wrong temperatures and stale distributions;
+# - the mean log-probability shows wrong temperatures, stale distributions and samplers that read a part of a row: the
+#   product over all draws of p**t / (sum of p**(1 + t) over the row) has the expectation 1 for each t with a right
+#   sampler, also where one token has nearly all of the probability and the number of standard errors says nothing;
 # - in pairs of draws from one distribution neither is larger more often than the other, and neither has a bit of the
 #   token id more often, which shows samplers that read a part of the vocabulary or skip every other token or tile;
 # - rows with many draws are compared one by one, by the total variation distance.
 #
-# Source: Bernstein's, Hoeffding's and McDiarmid's inequalities.
+# Source: Markov's, Hoeffding's and McDiarmid's inequalities.
 
 FALSE_ALARM = 1e-10
 """Probability of a false alarm of each test."""
 _LOG_ALARM = -math.log(FALSE_ALARM)
-_SIGMAS = 6.0
-"""Quantile of the normal distribution whose tail is about as small."""
-_MIN_LOG_VARIANCE = 1e-8
-"""Variance of logarithms below which they differ by rounding only."""
+_TILTS = torch.tensor([sign * 2.0**-power for power in range(1, 8) for sign in (-1, 1)], dtype=torch.float64)
+"""Powers of probabilities, -1/2, 1/2, -1/4 and so on: large ones show what few draws do, small ones what many do."""
 
 
 @attrs.define
@@ -385,7 +384,8 @@ class DrawTests:
 
     threshold: float
     _excess: float = 0.0
-    _variance: float = 0.0
+    _evidence: torch.Tensor = attrs.field(factory=lambda: torch.zeros_like(_TILTS))
+    """Logarithms of products over all draws whose expectation is 1, by tilt."""
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
     _broken_rows: list[str] = attrs.field(factory=list)
     _distances: tuple[float, float] = (0.0, 0.0)
@@ -405,14 +405,14 @@ class DrawTests:
             tokens: ``[rows, draws]``, int64.
         """
         own, counts = _drawn(weights, tokens.shape[1]), weights.gather(1, tokens) > 0
-        log = weights.clamp(min=1e-300).log()
-        mean = (weights * log).sum(dim=1, keepdim=True)
-        variance = (weights * (log - mean).square()).sum(dim=1, keepdim=True)
-        is_telling = counts & (variance > _MIN_LOG_VARIANCE)
-        sums = torch.stack([((log.gather(1, tokens) - mean) * is_telling).sum(), (variance * is_telling).sum()])
-        excess, spread = sums.tolist()
-        self._excess += excess
-        self._variance += spread
+        root, draws, sums = weights.clamp(min=1e-300), counts.sum(dim=1).double(), list[torch.Tensor]()
+        log = root.log()
+        for _ in range(len(_TILTS) // 2):
+            root = root.sqrt()
+            sums += [(weights / root).sum(dim=1), (weights * root).sum(dim=1)]
+        seen = (log.gather(1, tokens) * counts).sum()
+        self._excess += float(seen - (weights * log).sum(dim=1) @ draws)
+        self._evidence += _TILTS * float(seen) - (torch.stack(sums).log() @ draws).cpu()
         self._pairs.append((tokens[counts].cpu(), own[counts].cpu()))
         if tokens.shape[1] >= _MIN_TRIES:
             tables = [table.cpu() for table in (weights, tokens, own, counts)]
@@ -445,13 +445,12 @@ class DrawTests:
         return [*(f"{problem} ({self.draws} draws)" for problem in pooled), *self._mean_distance(), *self._broken_rows]
 
     def _temperature(self) -> list[str]:
-        sigmas = self._excess / math.sqrt(self._variance) if self._variance > 0 else 0.0
-        if abs(sigmas) < _SIGMAS:
+        strength = float(self._evidence.logsumexp(dim=0)) - math.log(len(_TILTS))
+        if strength < _LOG_ALARM:
             return []
-        kind = "too often" if sigmas > 0 else "too seldom"
-        mean = self._excess / self.draws
-        off = f"the mean log-probability is off by {mean:+.3f}, {abs(sigmas):.0f} standard errors"
-        return [f"likely tokens are drawn {kind}: {off}"]
+        kind = "too often" if self._excess > 0 else "too seldom"
+        off = f"{self._excess / self.draws:+.3f}, which chance explains once in 1e{strength / math.log(10):.0f} times"
+        return [f"likely tokens are drawn {kind}: the mean log-probability is off by {off}"]
 
     def _mean_distance(self) -> list[str]:
         if not self._draws_of_rows:

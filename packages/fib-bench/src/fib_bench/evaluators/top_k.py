@@ -19,7 +19,8 @@ from fib_schema import Definition
 
 from ..checking.comparison import Comparison
 from ..checking.sensitivity import OutputCheck
-from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_in, default_parts
+from ..inputs.synthesis import calls_in
+from .protocol import Case, Check, Evaluator, Tensors, Verdict, default_parts
 from .scaled import scaled_part
 
 _TIE = 2.0**-20

@@ -30,7 +30,7 @@ from ..recipe import Content, Recipe
 from . import makers, synthesis
 from .generation import Value
 from .makers import InputDraft, SynthesisError, first_axis
-from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, may_tie, names_read_by_value, role_of
+from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, names_read_by_value, role_of
 
 _DTYPES = tuple(dtype.value for dtype in (
     DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1,
@@ -182,16 +182,13 @@ class _Planner:
 
     def _normal(self, content: Content, name: str, role: Role) -> Content:
         low, high = synthesis.WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else synthesis.WIDE_EXPONENTS
+        mask = _DISTRIBUTIONS["normal"] | _SCALES
         if role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
             mask = _DISTRIBUTIONS["normal"]
         elif role is Role.WEIGHTS:
-            mask = _DISTRIBUTIONS["normal"] | _SCALES | _SPIKES
-        elif not is_distributable(self.draft.definition, name):
-            mask = _DISTRIBUTIONS["normal"] | _SCALES | (_SPIKES if may_tie(self.draft.definition, name) else 0)
-        elif len(self.distributions) > 1:
-            mask = sum(_DISTRIBUTIONS[each] for each in self.distributions) | _SCALES | _SPIKES
-        else:  # the reference may have failed on others
-            mask = _DISTRIBUTIONS["normal"] | _SCALES
+            mask |= _SPIKES
+        elif len(self.distributions) > 1 and is_distributable(self.draft.definition, name):  # else references may fail
+            mask |= sum(_DISTRIBUTIONS[each] for each in self.distributions if each != "normal") | _SPIKES
         return msgspec.structs.replace(content, mask=mask, low=low, high=high)
 
     def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:

@@ -28,6 +28,7 @@ from functools import cache
 import attrs
 import torch
 from fib_schema import Definition, DType, TensorSpec
+from fib_schema.syntax import parse_source
 
 from .. import recipe
 from ..recipe import Content
@@ -314,24 +315,38 @@ def _cast(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 _SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort"})
 """Calls by which a reference selects elements by their values; what equal ones give is ambiguous."""
+_DRAWS = frozenset({
+    "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
+    "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
+})  # fmt: skip
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
 
 
 def is_distributable(definition: Definition, name: str) -> bool:
-    """Return whether a distribution may change an input: its values are plain, and no selection depends on them.
+    """Return whether a distribution may change an input: its values are plain, and equal ones are not ambiguous.
 
-    Rows of ones contain ties, and a kernel may resolve a tie either way.
+    Rows of ones contain ties, and a kernel may resolve that of a selection either way; a sampler may draw either token.
     """
-    if definition.inputs[name].shape is None or definition.inputs[name].dtype == DType.FLOAT4_E2M1:
+    spec = definition.inputs[name]
+    if spec.shape is None or spec.dtype == DType.FLOAT4_E2M1 or role_of(definition, name) is not Role.PLAIN:
         return False
-    has_integers = any(spec.is_integer for spec in definition.outputs.values())
-    return role_of(definition, name) is Role.PLAIN and not has_integers and not is_selected(definition, name)
+    has_integers = any(output.is_integer for output in definition.outputs.values())
+    return is_sampler(definition) or not (has_integers or is_selected(definition, name))
 
 
-def may_tie(definition: Definition, name: str) -> bool:
-    """Return whether single elements of an input may be equal: integers in outputs are samples, if there are any."""
-    has_integers = any(spec.is_integer for spec in definition.outputs.values())
-    return not is_selected(definition, name) and (not has_integers or "multinomial" in definition.reference)
+def is_sampler(definition: Definition) -> bool:
+    """Return whether a reference draws random numbers and returns only integers."""
+    return all(out.is_integer for out in definition.outputs.values()) and bool(_DRAWS & calls_in(definition.reference))
+
+
+@cache
+def calls_in(code: str) -> frozenset[str]:
+    """Return the names of the functions and methods that a reference calls."""
+    try:
+        nodes = [*ast.walk(parse_source(code))]
+    except SyntaxError:
+        return frozenset()  # building the reference reports it
+    return frozenset(ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call))
 
 
 def is_selected(definition: Definition, name: str) -> bool:
@@ -368,9 +383,7 @@ def _assigned(node: ast.AST) -> tuple[set[str], set[str]]:
             return set().union(*map(names_read_by_value, changed)), names_read_by_value(value)
         case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             return names_read_by_value(target), names_read_by_value(value)
-        case ast.NamedExpr(target=target, value=value):
-            return names_read_by_value(target), names_read_by_value(value)
-        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+        case ast.NamedExpr(target, value) | ast.For(target, iter=value) | ast.comprehension(target, iter=value):
             return names_read_by_value(target), names_read_by_value(value)
         case ast.Expr(value=value):  # a call may change whatever it is given
             return names_read_by_value(value), names_read_by_value(value)

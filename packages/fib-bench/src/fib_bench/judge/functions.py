@@ -349,8 +349,8 @@ class BoundFunction:
     # -- many calls together ---------------------------------------------------------------------
 
     def check_together(self, prepared: PreparedWorkload) -> None:
-        """Call many times on the same inputs and check the outputs together, for evaluators that ask for trials."""
-        items = [item for item in prepared.bases if item.check.trials]
+        """Call many times on inputs of each distribution and check the outputs together, if the checks have trials."""
+        items = list({item.distribution: item for item in reversed(prepared.trials) if item.check.trials}.values())
         if not items:
             return
         begin, seen = self.context.seconds(), []

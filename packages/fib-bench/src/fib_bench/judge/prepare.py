@@ -203,7 +203,7 @@ class Preparation:
     def _expect_packed(self, function: BoundFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
         expected = function.call(inputs)
         config = None if distribution in _TYPICAL else _leniently(self.config)
-        again = None if self._checker.first else lambda: function.call(inputs)
+        again = partial(function.call, inputs)
         check = self._checker.check(function.layout, inputs, expected, config=config, again=again)
         return InputSet(distribution, inputs, expected, check, self._checker)
 

@@ -195,11 +195,6 @@ class PreparedWorkload:
         return places
 
     @property
-    def bases(self) -> Sequence[InputSet]:
-        """The sets of normal values."""
-        return [item for item in self.trials if item.distribution == "normal"]
-
-    @property
     def structural_outputs(self) -> list[str]:
         """Outputs that other generated values do not change: they depend on structural integers alone."""
         one, other = (self.layout.output_tensors(item.expected) for item in (self.trials[0], self.generated))
