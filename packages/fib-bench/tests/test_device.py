@@ -241,9 +241,9 @@ class TestEndingWorkers:
     def test_work_on_the_device_does_not_wait_for_the_end(self, context, server):
         context.kill(server.spawn())
         with context.device_work():
-            assert not context.is_settled
+            assert context._ending
         context.settle()
-        assert context.is_settled
+        assert not context._ending
 
     def test_a_request_ends_the_wait_for_the_end(self, context, server, path):
         ours, theirs = Pipe()
@@ -251,11 +251,11 @@ class TestEndingWorkers:
             context.kill(server.spawn())
             theirs.send("request")
             context.settle_before(ours)
-            assert not context.is_settled
+            assert context._ending
             assert not is_free(path, "alone")
             ours.recv()
             context.settle_before(ours)
-        assert context.is_settled
+        assert not context._ending
         assert is_free(path, "alone")
 
     def test_the_wait_ends_when_the_server_has_died(self, context):
@@ -264,7 +264,7 @@ class TestEndingWorkers:
             context.kill(dying.spawn())
             dying.close()
             context.settle_before(ours)
-        assert context.is_settled
+        assert not context._ending
 
     def test_a_kept_lock_is_shared_outside_of_blocks(self, path):
         lock = DeviceLock(path)

@@ -218,7 +218,7 @@ class TestWorkers:
         for name in ("first", "second"):
             code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
             evaluation = self.evaluate(judge, prepared, make_solution(code, name=name))
-            assert not judge.context.is_settled
+            assert judge.context._ending
             assert evaluation.status == "PASSED"
             pids.append(int(evaluation.log))
         with pytest.raises(ProcessLookupError):
@@ -232,7 +232,7 @@ class TestWorkers:
         evaluations = judge.evaluate(prepared.checker.definition, solution, [prepared, prepared])
         next(evaluations)
         evaluations.close()
-        assert not judge.context.is_settled
+        assert judge.context._ending
 
     def test_nothing_of_an_evaluation_is_kept_until_garbage_is_collected(self, judge, prepared):
         """Outputs that wait for their comparison take up to a gigabyte of the device."""

@@ -329,11 +329,6 @@ class DeviceContext:
 
     # -- workers that end ------------------------------------------------------------------------
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no killed worker is still ending."""
-        return not self._ending
-
     def kill(self, worker: Worker) -> None:
         """Kill a worker without waiting for its end."""
         self._keep_device(True)  # the end of its device context disturbs passes

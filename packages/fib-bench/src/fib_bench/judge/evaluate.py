@@ -183,8 +183,7 @@ class Judge:
     def _evaluator(self, definition: Definition) -> Evaluator:
         """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
         if definition.name not in self._evaluators:
-            config = self._config.resolve_eval_config(definition)
-            self._evaluators[definition.name] = evaluator_for(definition, config)
+            self._evaluators[definition.name] = evaluator_for(definition, self._config.resolve_eval_config(definition))
         return self._evaluators[definition.name]
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
@@ -353,6 +352,8 @@ class SolutionRun:
         except Rejected as error:
             return self._failure(error.status, error.message)
         except WorkerLost as lost:
+            if self.candidate.is_first_kill(lost):
+                return self._build()
             return self._failure(status_of(lost), f"while the solution was built: {lost}")
         return None
 
@@ -382,7 +383,7 @@ class SolutionRun:
                 return None
             return self._rejected(prepared, error)
         except WorkerLost as lost:
-            return self._failure(status_of(lost), str(lost), prepared)
+            return None if candidate.is_first_kill(lost) else self._failure(status_of(lost), str(lost), prepared)
 
     def _end_worker(self) -> None:
         with self.context.device_work():  # the end of its device context disturbs passes
@@ -414,9 +415,8 @@ class SolutionRun:
         correctness: Correctness | None = None,
     ) -> Evaluation:
         worker = self.candidate.worker
-        log = log_of(message, worker)
         return self.recorder.evaluation(
-            self.solution, status, log, correctness, isolation=worker.isolation, prepared=prepared
+            self.solution, status, log_of(message, worker), correctness, isolation=worker.isolation, prepared=prepared
         )
 
     # -- phase A ---------------------------------------------------------------------------------

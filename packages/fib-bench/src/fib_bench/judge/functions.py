@@ -95,8 +95,7 @@ def check_reply(reply: object, request: messages.WorkerRequest, answer: type[R])
     if isinstance(reply, messages.Failed) and isinstance(request, messages.ComposePass):
         raise NotCapturable(reply.detail[:_MAX_REASON])
     if not isinstance(reply, answer):
-        problem = f"the worker answered {type(request).__name__} with {reply!r:.200}"
-        raise WorkerLost(problem, is_forgery=True)
+        raise WorkerLost(f"the worker answered {type(request).__name__} with {reply!r:.200}", is_forgery=True)
     return reply
 
 
@@ -117,8 +116,14 @@ class FunctionWorker:
         self.is_sealed = False
         self.table, self.table_digest = 0, ""
         """The address of the native module's table, and its digest before a solution was loaded."""
-        self._is_used = self._is_built = False
+        self._is_used = self._is_built = self.was_killed = False
         self._compile_error = ""
+
+    def is_first_kill(self, lost: WorkerLost) -> bool:
+        """Whether something has killed its worker for the first time, which is no verdict yet."""
+        is_first = lost.is_killed and not self.was_killed
+        self.was_killed |= lost.is_killed
+        return is_first
 
     @property
     def is_ready(self) -> bool:
@@ -132,6 +137,7 @@ class FunctionWorker:
         if self._is_used:
             self.worker.close()
             self.worker = self._server.spawn()
+        self.worker.is_of_harness = self._request.solution is None
         self._is_used, self._is_built, self.is_sealed = True, False, False
         with self.context.device_work():
             self._open_device()
@@ -408,8 +414,7 @@ def _raise_if_wrong(verdict: Verdict, where: str, notes: Sequence[str] = ()) -> 
     if verdict.problems:
         parts = (problem.partition("\n") for problem in verdict.problems)
         lines = [f"{first}; {where}{separator}{rest}" for first, separator, rest in parts]
-        message = "\n".join([*lines, *notes])
-        raise Rejected(EvaluationStatus.INCORRECT_NUMERICAL, message, verdict.comparisons)
+        raise Rejected(EvaluationStatus.INCORRECT_NUMERICAL, "\n".join([*lines, *notes]), verdict.comparisons)
 
 
 def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
@@ -462,8 +467,7 @@ def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) 
     except ProcessLookupError:
         return "the worker has ended"
     if found:
-        problem = f"the worker's code was changed: {'; '.join(found[:5])}"
-        raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        raise Rejected(EvaluationStatus.REWARD_HACK, f"the worker's code was changed: {'; '.join(found[:5])}")
     return "" if digest else "the table of driver functions could not be read before the solution was loaded"
 
 
@@ -528,8 +532,7 @@ class BackgroundActivity:
         """Cores used during some time from now on; its end, and what was used until then."""
         begin, before = time.monotonic(), self._used()
         time.sleep(seconds)
-        used = self._used()
-        end = time.monotonic()
+        used, end = self._used(), time.monotonic()
         return used.seconds_since(before) / (end - begin), (end, used)
 
     def _used(self) -> _Usage:

@@ -88,7 +88,7 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
             worker.close()  # an error on the device spoils the process
         return _summary(error.message)
     except WorkerLost as lost:
-        if lost.is_forgery:
+        if lost.is_forgery or (lost.is_killed and not candidate.was_killed):
             raise
         worker.close()
         return f"its worker ended: {_summary(str(lost))}"

@@ -4,7 +4,7 @@
 of them. Each of its waits is bounded and watches three sources at once: the worker's channel, its output, and the
 server's reports. A worker that ends or takes too long raises `WorkerLost` with the reason, which is a result of its
 solution and no error of the benchmark. A server that dies takes its workers with it: that is an error of the benchmark,
-`WorkerPoolFailed`, and says nothing about a solution.
+`WorkerPoolFailed`, and says nothing about a solution. So is a worker without a solution that something has killed.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class WorkerLost(Exception):
         super().__init__(reason)
         self.is_timeout = is_timeout
         self.is_forgery = is_forgery
+        self.is_killed: bool = reason.startswith("the worker was ended by SIGKILL")
+        """Whether something else than the judge killed it: itself, or a system that is short of memory."""
 
 
 class KeptOutput:
@@ -113,7 +115,7 @@ class Worker:
         self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
         self._selector.register(output, selectors.EVENT_READ, self._read_output)
         self._selector.register(server.channel, selectors.EVENT_READ, self._read_reports)
-        self._is_closed = self._is_killed = False
+        self._is_closed = self._is_killed = self.is_of_harness = False  # the last: whether it runs no solution
         self._reason_to_kill = ""
 
     def __enter__(self) -> Self:
@@ -166,13 +168,11 @@ class Worker:
                 if (left := deadline - time.monotonic()) <= 0:
                     self._ask_for_stack()
                     self.close()
-                    reason = f"no answer within {seconds:g} s; the worker was killed"
-                    raise WorkerLost(reason, is_timeout=True)
+                    raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
                 self._wait(left)
         except ProtocolError as error:
             self.close()
-            problem = f"the worker broke the protocol and was killed: {error}"
-            raise WorkerLost(problem, is_forgery=True) from error
+            raise WorkerLost(f"the worker broke the protocol and was killed: {error}", is_forgery=True) from error
         return reply
 
     def has_answered(self) -> bool:
@@ -203,7 +203,10 @@ class Worker:
     def _raise_if_closed(self) -> None:
         self._server.raise_if_ended()
         if self.is_closed:
-            raise WorkerLost(self._end_in_words())
+            lost = WorkerLost(self._end_in_words())
+            if lost.is_killed and self.is_of_harness:
+                raise WorkerPoolFailed(f"it lost a worker without a solution: {lost}")
+            raise lost
 
     def printed(self) -> str:
         """Output of the worker since the last call: head and tail."""
@@ -288,8 +291,7 @@ class Worker:
 
     def _end_in_words(self) -> str:
         ended = self._server.exits.get(self.pid)
-        reason = "" if ended is None else ended.reason
-        if reason := reason or self._reason_to_kill:
+        if reason := ("" if ended is None else ended.reason) or self._reason_to_kill:
             return reason
         if ended is None:
             return "the worker has ended"
