@@ -459,13 +459,7 @@ class TestPolicies:
         assert registry.get("gemm") == ApplyConfig(aot_ratio=0)
 
     @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("aot_ratio", 2),
-            ("on_miss_policy", "guess"),
-            ("max_atol", -1),
-            ("on_error", "ignore"),
-        ],
+        ("field", "value"), [("aot_ratio", 2), ("on_miss_policy", "guess"), ("max_atol", -1), ("on_error", "ignore")]
     )
     def test_with_invalid_values_are_rejected(self, field, value):
         with pytest.raises(InvalidSetting, match=field):

@@ -180,22 +180,10 @@ class TestKernelBench:
             ("raise RuntimeError('no GPU')\n", "kernelbench_problem.py raised RuntimeError: no GPU"),
             ("import sys\nsys.exit(3)\n", "raised SystemExit: 3"),
             ("def (\n", "raised SyntaxError"),
-            (
-                model("x[0]", "[[1]]"),
-                "get_inputs returned list; only tensors and numbers can be inputs",
-            ),
-            (
-                model("{'y': x}", "[torch.ones(2)]"),
-                "the reference returned dict; a definition has tensors",
-            ),
-            (
-                model("x.sum(5)", "[torch.ones(2)]"),
-                "Model.forward raised IndexError",
-            ),
-            (
-                model("x + 1j", "[torch.ones(2)]"),
-                "'output' has dtype complex64; a definition knows float64",
-            ),
+            (model("x[0]", "[[1]]"), "get_inputs returned list; only tensors and numbers can be inputs"),
+            (model("{'y': x}", "[torch.ones(2)]"), "the reference returned dict; a definition has tensors"),
+            (model("x.sum(5)", "[torch.ones(2)]"), "Model.forward raised IndexError"),
+            (model("x + 1j", "[torch.ones(2)]"), "'output' has dtype complex64; a definition knows float64"),
             ("class Model:\n    pass\ndef get_inputs(): return []\n", "'Model' is not a subclass of torch.nn.Module"),
         ],
     )

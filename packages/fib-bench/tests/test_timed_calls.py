@@ -359,12 +359,7 @@ SCALARS = {"s": ScalarInput(0.5), "k": ScalarInput(4), "flip": ScalarInput(True)
 
 @pytest.mark.parametrize(
     ("fixed", "says"),
-    [
-        ({}, ""),
-        ({"s": "0.5"}, "with s = 0.3125"),
-        ({"k": "4"}, "with k = 2"),
-        ({"flip": "True"}, "with flip = False"),
-    ],
+    [({}, ""), ({"s": "0.5"}, "with s = 0.3125"), ({"k": "4"}, "with k = 2"), ({"flip": "True"}, "with flip = False")],
 )
 def test_a_scalar_is_not_what_it_always_was(evaluate, fixed, says):
     names = {name: name for name in SCALARS}

@@ -36,11 +36,7 @@ def test_an_identical_submission_is_answered_from_the_record_of_the_same_user(da
 
 @pytest.mark.parametrize(
     ("columns", "options", "is_new"),
-    [
-        ({}, {}, False),
-        ({"rejection": "copied"}, {}, True),
-        ({}, {"is_forced": True}, True),
-    ],
+    [({}, {}, False), ({"rejection": "copied"}, {}, True), ({}, {"is_forced": True}, True)],
 )
 def test_a_result_answers_a_submission_of_the_same_sources(database, settings, user_id, columns, options, is_new):
     alice = user_id("alice")

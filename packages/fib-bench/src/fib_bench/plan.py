@@ -6,16 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
-from fib_schema import (
-    Definition,
-    Evaluation,
-    InvalidRecord,
-    Solution,
-    Trace,
-    TraceSet,
-    UnknownName,
-    Workload,
-)
+from fib_schema import Definition, Evaluation, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
 from fib_schema.display import counted
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 from fib_schema.trace_facts import is_quick

@@ -8,13 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fib_schema import (
-    BuildSpec,
-    MigrationReport,
-    TraceSet,
-    migrate,
-    validate,
-)
+from fib_schema import BuildSpec, MigrationReport, TraceSet, migrate, validate
 from fib_schema.command import add_data_set, data_set_of
 from fib_schema.display import counted
 from fib_schema.problems import problem_lines

@@ -19,14 +19,7 @@ from ..report.comparing import DEFAULT_MIN_CHANGE, compare
 from ..report.leaderboard import report_problems
 from ..report.merging import MergeConflicts, merge
 from ..report.ratios import plain_record
-from .options import (
-    Commands,
-    add_command,
-    add_definitions,
-    add_json,
-    names_of,
-    set_help,
-)
+from .options import Commands, add_command, add_definitions, add_json, names_of, set_help
 from .output import output_console, print_json, say
 from .tables import print_best, print_comparison, print_merge, print_summary
 

@@ -17,19 +17,7 @@ from fib_schema import Definition, InvalidRecord, Problem, TraceSet, UnknownName
 from fib_schema.settings import SettingsFile
 
 from ..errors import InvalidConfig
-from .model import (
-    EvalConfig,
-    Layers,
-    ResolvedEvalConfig,
-    as_tuple,
-    checked,
-    flag,
-    names,
-    number,
-    one_of,
-    text,
-    whole,
-)
+from .model import EvalConfig, Layers, ResolvedEvalConfig, as_tuple, checked, flag, names, number, one_of, text, whole
 
 DATA_SET_FILE = "fib-bench.yaml"
 """The file at the root of a data set with the layers that its owner recommends."""

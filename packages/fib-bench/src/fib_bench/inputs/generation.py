@@ -158,10 +158,7 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
 
 def _check_names(definition: Definition, workload: Workload) -> None:
     """Check that the definition has all inputs and axes that the workload names; one may be misspelt."""
-    for kind, given, known in (
-        ("input", workload.inputs, definition.inputs),
-        ("axis", workload.axes, definition.axes),
-    ):
+    for kind, given, known in (("input", workload.inputs, definition.inputs), ("axis", workload.axes, definition.axes)):
         for name in given:
             if name not in known:
                 raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")

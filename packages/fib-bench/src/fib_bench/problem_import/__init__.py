@@ -11,11 +11,4 @@ from .kernelbench import read_kernelbench
 from .problem import ForeignProblem, Imported, add_problem
 from .solexecbench import add_solexecbench
 
-__all__ = [
-    "ForeignProblem",
-    "Imported",
-    "add_problem",
-    "add_solexecbench",
-    "read_gpumode",
-    "read_kernelbench",
-]
+__all__ = ["ForeignProblem", "Imported", "add_problem", "add_solexecbench", "read_gpumode", "read_kernelbench"]

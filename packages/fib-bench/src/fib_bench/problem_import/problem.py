@@ -374,11 +374,7 @@ def add_problem(root: Path, problem: Problem) -> Imported:
 
 
 def add_records(
-    root: Path,
-    definition: Definition,
-    workloads: Sequence[Workload],
-    bounds: Mapping[str, float],
-    notes: Sequence[str],
+    root: Path, definition: Definition, workloads: Sequence[Workload], bounds: Mapping[str, float], notes: Sequence[str]
 ) -> Imported:
     """Add a definition, those of its workloads that are missing, and its tolerances; `add_problem` says what raises."""
     trace_set, name = TraceSet.from_path(root), definition.name

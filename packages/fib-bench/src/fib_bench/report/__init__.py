@@ -6,16 +6,7 @@ programs. No module here imports torch.
 
 from __future__ import annotations
 
-from .leaderboard import (
-    Best,
-    LeaderboardRow,
-    Summary,
-    best,
-    error_line,
-    failure_text,
-    leaderboard,
-    summarise,
-)
+from .leaderboard import Best, LeaderboardRow, Summary, best, error_line, failure_text, leaderboard, summarise
 from .ratios import Outcome, Ratio, speedup_of
 
 __all__ = [

@@ -13,15 +13,7 @@ from enum import StrEnum
 
 import attrs
 from fib_schema import FibError, Trace, TraceSet
-from fib_schema.trace_facts import (
-    CPU_TIMING,
-    INTERPRETED,
-    Timing,
-    disqualifying_flags,
-    latency_of,
-    latest,
-    timing_of,
-)
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, Timing, disqualifying_flags, latency_of, latest, timing_of
 
 from ..flags import SYNTHESIZED
 from .leaderboard import failure_text
@@ -110,11 +102,7 @@ class ChangeReport:
 
 
 def compare(
-    before: TraceSet,
-    after: TraceSet,
-    *,
-    min_change: float = DEFAULT_MIN_CHANGE,
-    allow_flags: Collection[str] = (),
+    before: TraceSet, after: TraceSet, *, min_change: float = DEFAULT_MIN_CHANGE, allow_flags: Collection[str] = ()
 ) -> ChangeReport:
     """Compare two runs on the devices that both ran on; `NothingToCompare` if they have no pair in common.
 

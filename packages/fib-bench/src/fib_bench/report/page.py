@@ -36,13 +36,7 @@ from fib_schema.trace_facts import (
     timing_of,
 )
 
-from .leaderboard import (
-    DeviceResults,
-    LeaderboardRow,
-    group_failures,
-    group_results,
-    ranked_rows,
-)
+from .leaderboard import DeviceResults, LeaderboardRow, group_failures, group_results, ranked_rows
 from .ratios import Ratio, call_of, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"

@@ -274,11 +274,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recording.crossings.append(crossing)
 
     def _take(self, func: Any) -> Crossing:
-        """The next crossing.
-
-        Raises:
-            CannotCapture: The call goes another way than when it was recorded.
-        """
+        """The next crossing; `CannotCapture` if the call goes another way than when it was recorded."""
         crossings = self._recording.crossings
         if self._next == len(crossings) or crossings[self._next].operation != _name(func):
             problem = f"{solution_line()} ({_name(func)}) is not what the call has done before on the same inputs"

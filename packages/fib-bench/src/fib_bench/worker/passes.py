@@ -105,11 +105,7 @@ class PreparedCall:
             _copy(_raw(own), _raw(buffer))
 
     def collect(self, result: Any) -> None:
-        """Copy the result of a call into the output buffers.
-
-        Raises:
-            WrongOutputError: It does not fit the definition.
-        """
+        """Copy the result of a call into the output buffers; `WrongOutputError` if it does not fit the definition."""
         values = self._own if self._is_dps else _in_order(list(self._buffers), result)
         self._check_guards()
         for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
@@ -364,11 +360,7 @@ class Passes:
         self._captured = None
 
     def _capture(self, count: int) -> _Captured:
-        """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done.
-
-        Raises:
-            CannotCapture: That failed; the process should not be used any more.
-        """
+        """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done."""
         if self._captured is not None:
             return self._captured
         if self._stream is None:
@@ -389,18 +381,14 @@ class Passes:
         return self._captured
 
     def _record(self, call: PreparedCall) -> Recording:
-        """Call once on the capture's stream, which warms it up, and record what crosses between host and device.
-
-        Raises:
-            CannotCapture: The call draws random numbers: a graph that is launched by itself repeats them.
-        """
+        """Call once on the capture's stream, which warms it up, and record what crosses between host and device."""
         generator = torch.cuda.default_generators[self._device.index or 0]
         before = generator.get_offset()
         with torch.cuda.stream(self._stream):
             found = record(call.invoke, self._device)
         _synchronize(self._device)
         if generator.get_offset() != before:
-            raise CannotCapture("it draws random numbers")
+            raise CannotCapture("it draws random numbers")  # a graph that is launched by itself repeats them
         return found
 
     def _capture_one(self, call: PreparedCall, recording: Recording) -> tuple[Any, Sequence[torch.Tensor]]:
