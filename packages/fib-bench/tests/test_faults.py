@@ -38,6 +38,15 @@ def run(x):
         start()
     return x * 2
 """
+KILLED_ONCE = """
+import os
+def run(x):
+    mark = os.environ["FIB_CACHE_PATH"] + "/mark"
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), 9)
+    return x * 2
+"""
 DESCRIPTORS = """
 import os, socket
 def run(x):
@@ -134,6 +143,7 @@ FAILING_CALLS = {
     "raises-base-exception": ("def run(x):\n    raise KeyboardInterrupt", "KeyboardInterrupt"),
     "os-exit": ("import os\ndef run(x):\n    os._exit(0)", "exited with status 0"),
     "segfault": ("import ctypes\ndef run(x):\n    ctypes.string_at(0)", "ended by SIGSEGV"),
+    "kill": ("import os\ndef run(x):\n    os.kill(os.getpid(), 9)", "ended by SIGKILL"),
     "abort": ("import os\ndef run(x):\n    os.abort()", "ended by SIGABRT"),
     "real-time-signal": ("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40"),
     "endless-recursion": ("def run(x):\n    return run(x)", "RecursionError"),
@@ -232,6 +242,7 @@ KILLS = {
 
 
 HARMLESS = {
+    "is-killed-once": (KILLED_ONCE,),  # as by a system that is short of memory
     "leaves-daemons": (DAEMONS,),
     "truncates-shared-memory": (TRUNCATES,),
     "prints-invalid-utf8": (

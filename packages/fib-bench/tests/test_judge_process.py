@@ -41,15 +41,6 @@ def kill_fork_server():
     os.kill(server, signal.SIGKILL)
 
 
-def kill_workers():
-    """Kill all workers, once there is one."""
-    server = child_pid("fib_bench.worker.fork_server", child_pid("fib_bench.execution.judge_process"))
-    while not (workers := Path(f"/proc/{server}/task/{server}/children").read_text().split()):
-        os.sched_yield()
-    for worker in workers:
-        os.kill(int(worker), signal.SIGKILL)
-
-
 SERVER_DIED = "the worker server failed: "
 JUDGE_DIED = "it was ended by SIGKILL"
 
@@ -104,7 +95,7 @@ class TestRuns:
         assert survivors() == {}
 
     @pytest.mark.parametrize("at", [(None, "n-2"), ("good", "n-2")], ids=["reference", "solution"])
-    @pytest.mark.parametrize("kill", [kill_judge, kill_fork_server, kill_workers])
+    @pytest.mark.parametrize("kill", [kill_judge, kill_fork_server])
     def test_a_process_of_the_harness_that_dies_once_decides_nothing(self, make_data_set, survivors, kill, at):
         root = make_data_set(make_solution(GOOD, name="good"), sizes=(2, 3))
         killed = []
