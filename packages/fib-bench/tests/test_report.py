@@ -255,7 +255,7 @@ class TestFailures:
             "RUNTIME_ERROR, untrusted output: boom",
             "  a on 1 of 4 workloads: n=4 (3)",
             "  b on n=4",
-            "whole logs: fib-bench report html",
+            "whole logs: fib-bench report html DIR",
         ]
 
 

@@ -131,7 +131,7 @@ def _print_result(trace_set: TraceSet, result: RunResult, *, is_quick: bool) -> 
             say(console, format_trace(trace))
     else:
         ran = {trace.definition for trace in result.traces}
-        print_leaderboard(console, [row for row in summarise(trace_set).leaderboard if row.definition in ran])
+        print_leaderboard(console, [r for r in summarise(trace_set).leaderboard if r.definition in ran], trace_set.root)
     failed = {trace.solution: trace for trace in reversed(result.traces) if _is_compile_error(trace)}
     for name, trace in failed.items():
         if (error := compiler_error_of(trace.evaluation, trace_set.get_solution(str(name)))) is not None:
@@ -170,7 +170,7 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     write_demo(root)
     trace_set = TraceSet.from_path(root)
     result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
-    print_summary(output_console(), summarise(trace_set))
+    print_summary(output_console(), summarise(trace_set), root)
     say(output_console(), CPU_NOTE)
     print_skipped(errors, result.skipped)
     say(output_console(), NEXT_STEPS.format(dir=root))

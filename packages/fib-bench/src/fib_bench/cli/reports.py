@@ -113,7 +113,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(plain_record(summary))
     else:
-        print_summary(output_console(), summary)
+        print_summary(output_console(), summary, root)
     return code
 
 

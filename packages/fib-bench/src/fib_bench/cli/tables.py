@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -80,15 +81,15 @@ def _device_column(rows: Iterable[Any]) -> Column:
     return Column("device", lambda row: row.hardware if is_needed else "", is_word=True)
 
 
-def print_summary(console: Console, summary: Summary) -> None:
+def print_summary(console: Console, summary: Summary, data_set: object = "DIR") -> None:
     """Print totals and the leaderboard."""
     statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items()) or "none yet"
     counts = (counted(getattr(summary, f"{kind}s"), kind) for kind in ("definition", "solution", "workload", "trace"))
     say(console, f"{', '.join(counts)} ({statuses})")
-    print_leaderboard(console, summary.leaderboard)
+    print_leaderboard(console, summary.leaderboard, data_set)
 
 
-def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
+def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow], data_set: object = "DIR") -> None:
     """Print the solutions of each definition, the best first; below them, the labels and all failures."""
     rows = list(rows)
     print_devices(console, [row.hardware for row in rows])
@@ -99,7 +100,7 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
             say(console, f"baseline: {', '.join(baselines)}")
     print_failures(console, rows)
     if any(row.failures for row in rows):
-        say(console, "whole logs: fib-bench report html")
+        say(console, f"whole logs: fib-bench report html {shlex.quote(str(data_set))}")
     for note, solutions in _notes(rows).items():
         is_long = len(solutions) > _SHOWN_WORKLOADS
         say(console, f"{note}: {counted(len(solutions), 'solution') if is_long else ', '.join(solutions)}", "yellow")
@@ -122,8 +123,7 @@ def print_devices(console: Console, names: Iterable[str]) -> None:
         say(console, f"device{'s' * (len(devices) > 1)}: {', '.join(devices)}")
 
 
-def _by_definition(rows: Iterable[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
-    rows = list(rows)
+def _by_definition(rows: Sequence[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
     has_devices = len({row.hardware for row in rows}) > 1
     groups: dict[str, list[LeaderboardRow]] = {}
     for row in rows:
