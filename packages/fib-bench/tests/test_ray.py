@@ -36,7 +36,6 @@ def _nodes_have_time():
             with suppress(RuntimeError):
                 return once(*node)
             time.sleep(0.5)
-        return once(*node)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "get_node", patiently)
