@@ -51,7 +51,7 @@ file that cannot be read or written, 130 after an interrupt (finished evaluation
 of stdout has ended.
 
 Examples:
-  fib-bench demo                       see it work in half a minute, with a GPU or without
+  fib-bench demo                       see it work in some minutes, with a GPU or without
   fib-bench run DIR --device cuda:0    evaluate everything in DIR
   fib-bench add kernel.py --definition rmsnorm_h1024 --dataset DIR
                                        add a kernel of your own
@@ -160,7 +160,7 @@ def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, error
 def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     """Write a small data set of three definitions and ten solutions, benchmark it on the CPU, and show the results.
 
-    One solution is wrong on purpose. It takes about half a minute; running it again adds traces.
+    One solution is wrong on purpose. It takes some minutes; running it again adds traces.
 
     Examples:
       fib-bench demo
