@@ -33,7 +33,7 @@ class Device:
     nothing: float = 1000.0
     calls: int = CALLS
     first: float = 0.0
-    """What the first call of a pass takes more."""
+    """Nanoseconds that the first call of a pass takes more."""
     least: float = 900.0
     """Of the least call, beyond nothing."""
     scatter: float = 10.0
