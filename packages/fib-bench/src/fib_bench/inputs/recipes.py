@@ -225,8 +225,7 @@ def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content 
     if not bool((numbers != 0).any()):
         return "all recorded values are zero"
     if role is Role.SCORES:
-        low, high = _SCORE_FACTORS
-        return Content(recipe.RESCALE, low=low, high=high, first=1, needs_base=True)
+        return Content(recipe.RESCALE, 1.0, *_SCORE_FACTORS, first=1, needs_base=True)
     has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
     low, high = _FACTORS
     places = 2 if is_selected and role is Role.PLAIN else 0

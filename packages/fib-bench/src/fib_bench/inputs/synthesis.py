@@ -174,6 +174,7 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("float", r".*weights?", makers.weight, Role.WEIGHTS),
     SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", Content(recipe.NORMAL), Role.SCORES),
     SynthesisRule("float", r".*logits", Content(recipe.NORMAL), Role.SCORES, ("moe",)),
+    SynthesisRule("float", r".*logits", Content(recipe.NORMAL, scale=3.0), Role.PLAIN, ("sampling",)),  # as of models
     SynthesisRule("float", r".*", Content(recipe.NORMAL), Role.PLAIN),
 )
 """The table, most specific rules first."""
