@@ -32,7 +32,7 @@ def _nodes_have_time():
     once = services.get_node
 
     def patiently(*node):
-        for _ in range(600):
+        while True:
             with suppress(RuntimeError):
                 return once(*node)
             time.sleep(0.5)
