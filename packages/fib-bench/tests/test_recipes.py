@@ -168,6 +168,11 @@ class TestMixture:
         whole, part = rows.square().mean(-1).sqrt(), rows[:, ::32].square().mean(-1).sqrt()
         assert ((part / whole - 1).abs() > 0.02).float().mean() > 0.85
 
+    def test_parts_of_some_rows_have_another_mean(self, fill):
+        made = fill(NORMAL, "float32", (512, 512), mask=PLAIN | 16)
+        parts = made[made.abs().median(-1).values < 2].view(-1, 8, 64).mean(-1)  # not those with signs of columns
+        assert 0.3 < (parts.amax(-1) - parts.amin(-1) > 0.7).float().mean() < 0.5
+
     def test_no_two_rows_are_proportional(self, rows):
         sample = rows[:512].double()
         directions = torch.nn.functional.normalize(sample - sample.median(-1, keepdim=True).values, dim=-1)

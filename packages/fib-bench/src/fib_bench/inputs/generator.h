@@ -296,9 +296,11 @@ FIB_BOTH void fib_store_floats(const FibInput& in, u64 first, const float* v) {
 
 // -- normal values -----------------------------------------------------------------------------------
 
-// What a row is like. A value is normal * amplitude + mean, with a mean of the column's sign added in shifted rows.
+// What a row is like. A value is normal * amplitude + mean. In shifted rows a mean is added: of the column's sign, or in
+// `count` columns from `begin` on, so that no part of a row tells what the others are like.
 struct FibRow {
   float amplitude, mean, shift;
+  u32 begin, count;
   float spike, span;  // a spike is 2 to 2 + span times this
   u32 chance;         // of a spike in eight elements, of 65,536
 };
@@ -330,7 +332,7 @@ FIB_APART FibRow fib_row(const FibInput& in, const FibTensor& tensor, u64 key, u
   const float size = in.mask & FIB_HAS_SCALES ? in.scale * fib_exp2(2.0f * fib_unit(d.w[1]) - 1.0f) : in.scale;
   const float about_one = in.scale * (0.75f + 0.5f * fib_unit(d.w[3] << 8));
   const u32 chance = in.mask & FIB_HAS_SPIKES ? (u32)fib_exp2(11.0f + 3.5f * fib_unit(d.w[2])) : 0;
-  FibRow made = {size, 0.0f, 0.0f, size, 6.0f, chance};
+  FibRow made = {size, 0.0f, 0.0f, 0, 0, size, 6.0f, chance};
   switch (fib_row_kind(in.mask, d.w[0])) {
     case FIB_HAS_WIDE:
       made.amplitude = made.spike = in.scale * fib_exp2(in.low + (tensor.widest - in.low) * fib_unit(d.w[1]));
@@ -345,6 +347,12 @@ FIB_APART FibRow fib_row(const FibInput& in, const FibTensor& tensor, u64 key, u
       made.amplitude = 0.015625f * made.mean;  // a variance of 0 that is a difference of squares is NaN by chance
       break;
     case FIB_HAS_SHIFTED: made.shift = 3.0f * about_one; break;
+    case FIB_HAS_NORMAL:
+      if (!(in.mask & FIB_HAS_SHIFTED) || d.w[3] >> 31) break;
+      made.shift = d.w[3] >> 30 & 1u ? about_one : -about_one;
+      made.begin = fib_scaled(fib_mix(d.w[0]), in.row);
+      made.count = 1 + (in.row >> (d.w[3] >> 28 & 3u));
+      break;
   }
   return made;
 }
@@ -372,6 +380,7 @@ FIB_BOTH float fib_spike_value(const FibRow& row, u32 spike) {
 }
 
 FIB_BOTH float fib_shift(const FibRow& row, const FibTensor& tensor, u32 column) {
+  if (row.count) return column - row.begin < row.count ? row.shift : 0.0f;
   return fib_mix(tensor.columns + (column >> 3)) >> (column & 7u) & 1u ? row.shift : -row.shift;
 }
 

@@ -4,8 +4,8 @@ A recipe says which values are valid, so that every call can have its own. It is
 states (`synthesis`), and more:
 
 - Plain values and weights are normal, mixed with rows of the other distributions of the workload, rows of another
-  magnitude and single elements far from the rest. No few elements tell what a row is like, and no sum over a row can be
-  foretold.
+  magnitude, single elements far from the rest and, in rows beside those of ``shifted``, parts with another mean. No few
+  elements and no part tell what a row is like, and no sum over a row can be foretold.
 - Recorded values are multiplied per element by 0.5 to 0.85. Where both signs occur, signs are drawn, and zeros get
   values; else they stay, like infinities. Where values are selected, the elements of each row change places. Recorded
   scores keep their signs, and their rows change places.
