@@ -11,7 +11,7 @@ import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.judge import timer as timer_module
 from fib_bench.judge.functions import Rejected
-from fib_bench.judge.passes import Launch, Order, TimedPass, reported_lines
+from fib_bench.judge.passes import Launch, Order, TimedPass, is_paired, reported_lines
 from fib_bench.judge.timer import ThrottlingFilter, Timer
 from fib_bench.timing.handshake import native
 from fib_bench.transport.messages import Warm
@@ -64,7 +64,8 @@ class Device:
         is_disturbed = kind == native.SOLUTION and launch is Launch.DEVICE and self.disturbed
         end_ns = self.disturbed.pop(0) if is_disturbed else self.end_ns if launch is Launch.DEVICE else 0
         ran_seconds = self.ran_seconds if is_watched and launch is Launch.DEVICE else None
-        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, [0] * CALLS, None, end_ns, ran_seconds)
+        nothing = [int(self.nothing)] * (CALLS * is_paired(kind, order, launch))
+        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, [0] * CALLS, None, end_ns, ran_seconds, nothing)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import math
 import mmap
 import os
 import re
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, ch
 from .prepared import GENERATED, InputSet, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
+_HOST_CALLS = 16  # of a pass that the host launches beside a device: each takes as long as several others
 _STALL_SECONDS = 5.0  # without a digest, after which the worker looks whether its device has failed
 _MAX_DELAY_NS = 3000  # from the end of the preparation to the start of the clock, drawn for each call
 _PATIENCE_SHARE = 0.6  # of the shortest call, for which the judge leaves a CPU alone
@@ -81,6 +83,11 @@ class Launch(enum.Enum):
     """The host, as an eager caller does."""
 
 
+def is_paired(kind: int, order: Order, launch: Launch) -> bool:
+    """Whether each call of such a pass is preceded by the same without a call."""
+    return (kind, order, launch) == (native.SOLUTION, Order.COLD, Launch.DEVICE)
+
+
 @attrs.frozen(eq=False)
 class TimedPass:
     """A pass that the judge has timed. All sequences have an element for each call."""
@@ -99,6 +106,8 @@ class TimedPass:
     """From the last digest to the end of the pass on the device; 0 for calls that the host launches."""
     ran_seconds: float | None
     """Time that the worker's threads ran, all of which should sleep; None for calls that the host launches."""
+    nothing_ns: Sequence[int] = ()
+    """The same as `taken_ns` without a call, right before each; none where passes of their own make these."""
 
 
 class Passes:
@@ -120,7 +129,6 @@ class Passes:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
         self._module = native.open_native(function.context.device)
         self._pattern = SECRET.getrandbits(64)
-        self._page, self._mailbox = self._open()
         self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
         self.waits: Sequence[str] = ()
@@ -131,6 +139,7 @@ class Passes:
         self._current: Sequence[int] = (0,)
         self._unseen: list[int] = []  # sets that no call has read yet: published calls get them, or a memo would pay
         self.redraw()
+        self._page, self._mailbox = self._open()
         self.nodes = 0
         """Kernels, copies and fills of one captured call."""
 
@@ -187,7 +196,8 @@ class Passes:
             return
         is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._composed)
         if is_anew:
-            self._held = self._load_structures(())
+            self._held = self._choose_structures(self.calls)
+            self._load_structures(self._held)
         reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
         self._composed.append((kind, order))
         if kind == native.SOLUTION:
@@ -206,9 +216,16 @@ class Passes:
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
         is_published = kind == native.SOLUTION and (launch, order) == (Launch.DEVICE, Order.COLD)
-        calls, structures = self.calls, self._load_structures(self._held if is_held else (), is_new=is_published)
-        drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
-        words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn]
+        is_cuda = self._function.context.is_cuda
+        calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
+        structures = self._held if is_held else self._choose_structures(calls, is_new=is_published)
+        each = 2 if is_paired(kind, order, launch) else 1
+        count = calls * each
+        secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
+        drawn = [(next(secret) | 1, next(secret) | 1) for _ in range(count)]
+        delays = [each % _MAX_DELAY_NS for each in secret]
+        words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn[each - 1 :: each]]
+        self._load_structures(structures)
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
         self._function.context.synchronize()
         clock = native.Clock()
@@ -218,52 +235,65 @@ class Passes:
                 time.sleep(_REST_SECONDS)
             threads = [self._function.worker.pid]
             before = cpu_seconds(threads)
-            is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
-            end_ns = clock.end - clock.t1[calls - 1]
+            is_asked = self._run_clock(clock, drawn, delays, launch, patience_ns=0)
+            end_ns = clock.end - clock.t1[count - 1]
             ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
-            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
-        if any(self._mailbox.start[:calls]) or any(self._mailbox.go[:calls]):
+            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn, delays)
+        if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
             problem = (
                 f"the digests of {repeated} calls came twice: something else than the end of a call stopped the clock"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        taken = [end - begin for begin, end in zip(clock.t0[:calls], clock.t1[:calls], strict=True)]
-        is_cuda = self._function.context.is_cuda
+        spans = [end - begin for begin, end in zip(clock.t0[:count], clock.t1[:count], strict=True)]
+        taken, nothing = spans[each - 1 :: each], spans[::2] if each == 2 else ()
         if not is_cuda:
             own = (each if each < _NO_READING else math.inf for each in self._mailbox.own_ns[:calls])
             taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
         if kind == native.SOLUTION:
             self._shortest_ns = min(taken)
-        free = min(self._mailbox.free_sms[:calls]) if is_cuda else None
-        return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, ran_seconds)
+        free = min(self._mailbox.free_sms[:count]) if is_cuda else None
+        digests = clock.stop[:count][each - 1 :: each]
+        return TimedPass(taken, words, digests, structures, free, end_ns, ran_seconds, nothing)
 
-    def _load_structures(self, held: Sequence[int], *, is_new: bool = False) -> Sequence[int]:
-        """Put structural integers into the slots, drawn or those that are held; returns the set of each."""
-        new = [self._unseen.pop() for _ in range(min(self.calls, len(self._unseen)) if is_new and not held else 0)]
-        structures = held or [*new, *(SECRET.choice(self._current) for _ in range(self.calls - len(new)))]
-        places = self._function.layout.input_tensors(self._function.slots.inputs[: self.calls])
+    def _choose_structures(self, calls: int, *, is_new: bool = False) -> Sequence[int]:
+        """The set of structural integers of each call."""
+        new = [self._unseen.pop() for _ in range(min(calls, len(self._unseen)) if is_new else 0)]
+        return [*new, *(SECRET.choice(self._current) for _ in range(calls - len(new)))]
+
+    def _load_structures(self, structures: Sequence[int]) -> None:
+        """Put structural integers into the slots."""
+        places = self._function.layout.input_tensors(self._function.slots.inputs[: len(structures)])
+        values = {}
         for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
-            places[name].copy_(torch.stack([self._structures[structure][name] for structure in structures]))
-        return structures
+            values[name] = torch.stack([self._structures[structure][name] for structure in structures])
+        for name, value in values.items():
+            places[name].copy_(value)
 
-    def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]]) -> None:
+    def _run_calls(
+        self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]], delays: Sequence[int]
+    ) -> None:
         worker, context = self._function.worker, self._function.context
         is_long = request.kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not context.is_cuda
         context.give_way()
         worker.post(request)
-        self._run_clock(clock, drawn, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
+        self._run_clock(clock, drawn, delays, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         check_reply(worker.answer(context.request_seconds), request, Done)
 
     def _run_clock(
-        self, clock: native.Clock, drawn: Sequence[tuple[int, int]], launch: Launch, patience_ns: int
+        self,
+        clock: native.Clock,
+        drawn: Sequence[tuple[int, int]],
+        delays: Sequence[int],
+        launch: Launch,
+        patience_ns: int,
     ) -> bool:
         """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
         worker, context = self._function.worker, self._function.context
-        address, delays = ctypes.addressof(self._mailbox), [SECRET.randrange(_MAX_DELAY_NS) for _ in drawn]
+        address = ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
         while not self._module.run_clock(
@@ -407,7 +437,7 @@ class Verification:
         """Copy what the verification of the last pass needs."""
         slots, calls = self._function.slots, len(made.words)
         looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
-        inputs = slots.inputs[torch.tensor(looked_at, dtype=torch.int64, device=slots.inputs.device)]
+        inputs = torch.stack([slots.inputs[index] for index in looked_at])
         self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
 
     def verify(self) -> None:

@@ -42,14 +42,17 @@ from .functions import (
     Rejected,
     build_request,
 )
-from .passes import Answer, Launch, Order, Passes, Sample, TimedPass, Verification
+from .passes import Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired
 from .prepared import PreparedWorkload
 
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 """The methods of a latency: of captured calls, of eager calls on a CUDA device, and on the CPU."""
 _EXACT_NS, _EAGER_EXACT_NS, _EAGER_SHARE = 100.0, 2000.0, 0.03  # an uncertainty that suffices
-_MAX_EAGER_CALLS, _FEW_PASSES = 128, 6
-_MIN_PASSES, _UNEVEN = 3, 1.05  # where the mean of the slots' medians counts, and by how much it exceeds the median
+_MAX_EAGER_CALLS, _FEW_EAGER_CALLS, _FEW_PASSES = 64, 16, 6
+_MIN_PASSES, _UNEVEN = (
+    3,
+    1.05,
+)  # of published calls; where the mean of the slots' medians counts, and by how much it exceeds the median
 _MAX_DISTURBED, _DISTURBED_SHARE = 20, 0.25  # of the passes of a function; a host and a driver disturb some
 _ACTIVE_SHARE, _ACTIVE_NS = 0.1, 50_000  # of a pass, in which threads of the worker may run; the driver's do at times
 _WRITE_BACK_BYTES_PER_NS = 6000  # of a device; a lower number allows more
@@ -62,9 +65,9 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 """By which honest calls may take longer in the order *fresh*: the device has had no time to load their code while it
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
-_SYSTEMATIC_NS = 40.0  # an allowance for errors of the method; not measured
+_SYSTEMATIC_NS = 100.0  # an allowance for differences between processes: identical code on an H200
 _IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
-_ENOUGH_NOTHING = 96  # calls of passes without calls, of least calls, and in the order *fresh*
+_ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
 _MAX_THROTTLED = 20  # passes that do not count; a device that is throttled for longer is as slow as it is
@@ -105,9 +108,14 @@ class _Series:
         return mean_ns - self.latency_ns if mean_ns > _UNEVEN * self.latency_ns else 0.0
 
     @property
+    def sampling_error_ns(self) -> float:
+        """Half the 95 % interval of the latency in this process."""
+        return math.hypot(median_error(self.calls), median_error(self.nothing))
+
+    @property
     def error_ns(self) -> float:
-        """Half the 95 % interval of the latency, with an allowance for systematic errors."""
-        return math.hypot(median_error(self.calls), median_error(self.nothing), _SYSTEMATIC_NS)
+        """The same, with an allowance for differences between processes."""
+        return math.hypot(self.sampling_error_ns, _SYSTEMATIC_NS)
 
 
 class ThrottlingFilter:
@@ -159,10 +167,11 @@ class Timer:
         self._function, self._prepared, self._config = function, prepared, config
         self._is_trusted, self._is_cuda = is_trusted, function.context.is_cuda
         self.method = CPU if not self._is_cuda else DEVICE if may_capture else EAGER
-        orders = (Order.COLD,) if is_trusted else (Order.COLD, Order.FRESH)
-        eager = [(Launch.HOST, order) for order in (orders if self._is_cuda else (Order.COLD,))]
-        self._wanted = [*((Launch.DEVICE, order) for order in orders), *eager] if self.method == DEVICE else eager
+        eager_orders = (Order.COLD,) if is_trusted or not self._is_cuda else (*Order,)
+        eager = [(Launch.HOST, order) for order in eager_orders]
+        self._wanted = [*((Launch.DEVICE, order) for order in Order), *eager] if self.method == DEVICE else eager
         """The series to take; the first one decides the published latency."""
+        self._paired = {order for launch, order in self._wanted if is_paired(native.SOLUTION, order, launch)}
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
         hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
         most_ns = {order: least + hash_ns for order, least in _MOST_NULL_NS.items()}
@@ -194,12 +203,13 @@ class Timer:
 
     def _load_code(self) -> None:
         for launch, order in self._wanted:
-            self._load(native.NOTHING, order, self._launch_of_nothing)
+            if order not in self._paired:
+                self._load(native.NOTHING, order, self._launch_of_nothing)
             self._load(native.SOLUTION, order, launch)
         if self.passes.reads:
             self._confirm_reads(self.passes.reads)
         if self._is_trusted and self._is_cuda:
-            for order in Order:
+            for order in set(Order) - {order for _, order in self._wanted}:
                 self._load(native.NOTHING, order, Launch.DEVICE)
             self._load(native.LEAST, Order.COLD, Launch.DEVICE)
 
@@ -235,7 +245,7 @@ class Timer:
 
     def room_for(self, rounds: int) -> int:
         """The number of rounds that can follow each other while the judge has the device alone, at least one."""
-        round_seconds = 2 * len(self._wanted) * self.passes.calls * (self._call_ns + 1e5) / 1e9
+        round_seconds = 2 * len(self._wanted) * self.passes.calls * (self._call_ns + 6e4) / 1e9
         return max(1, min(rounds, int(_BURST_SECONDS / round_seconds), self.verification.room_for(3 * rounds) // 3))
 
     def sample(self) -> None:
@@ -247,7 +257,7 @@ class Timer:
                 self._sample_calls(launch, order)
         if self._is_trusted and self._is_cuda:
             self._sample_nothing(Order.FRESH)
-            if len(self._least) < _ENOUGH_NOTHING:
+            if len(self._least) < _ENOUGH_OTHER:
                 self._least += self._run(native.LEAST, Order.COLD, Launch.DEVICE).taken_ns
         taken = self._function.context.seconds() - begin
         self._exclusive_seconds += taken
@@ -255,8 +265,8 @@ class Timer:
 
     def _sample_nothing(self, order: Order) -> None:
         """Make a pass without calls, unless there are as many as one needs."""
-        taken, device = self._nothing[order], self._series.get((Launch.DEVICE, order))
-        if len(taken) < _ENOUGH_NOTHING or (device is not None and 2 * len(taken) < len(device.calls)):
+        taken = self._nothing[order]
+        if order not in self._paired and len(taken) < (_ENOUGH_NOTHING if order is Order.COLD else _ENOUGH_OTHER):
             taken += self._run(native.NOTHING, order, self._launch_of_nothing).taken_ns
 
     def _sample_calls(self, launch: Launch, order: Order) -> None:
@@ -268,6 +278,7 @@ class Timer:
             self.verification.add(made, Sample.PUBLISHED if is_published else Sample.OTHER)
         if self._is_undisturbed(made) and self._filter.accepts(begin):
             self._series[launch, order].calls += made.taken_ns
+            self._nothing[order] += made.nothing_ns
 
     def _run(self, kind: int, order: Order, launch: Launch) -> TimedPass:
         return self.passes.run(kind, order, launch, is_watched=kind == native.SOLUTION and not self._is_trusted)
@@ -322,14 +333,18 @@ class Timer:
     def _is_precise(self, launch: Launch, order: Order) -> bool:
         series, config, is_device = self._series[launch, order], self._config, launch is Launch.DEVICE
         count, few = len(series.calls), min(config.iterations, _FEW_PASSES * self.passes.calls)
+        if (launch, order) != self._wanted[0]:  # it is compared, or beside a device latency
+            few = min(few, _ENOUGH_OTHER if is_device else _FEW_EAGER_CALLS)
+        elif is_device and not self._is_trusted and config.max_iterations > few:
+            few = max(few, _MIN_PASSES * self.passes.calls)
         if count < max(few, 2) or not series.nothing:
             return False
-        if order is Order.FRESH:  # it is compared, not published
-            return count >= (min(_ENOUGH_NOTHING, config.max_iterations) if is_device else few)
+        if order is Order.FRESH:
+            return True
         if count >= (config.max_iterations if is_device else min(config.max_iterations, _MAX_EAGER_CALLS)):
             return True
         exact, least = (_EXACT_NS, 0.0) if is_device else (_EAGER_EXACT_NS, _EAGER_SHARE)
-        return series.error_ns <= max(exact, max(config.confidence, least) * series.latency_ns)
+        return series.sampling_error_ns <= max(exact, max(config.confidence, least) * series.latency_ns)
 
     def _raised_ns(self, launch: Launch) -> float:
         """Nanoseconds by which the median of the order *cold* is too low to be believed, beside *fresh* or by slots."""
@@ -372,7 +387,7 @@ class Timer:
         launch = Launch.DEVICE if method == DEVICE else Launch.HOST
         series, raised_ns = self._series[launch, Order.COLD], self._raised_ns(launch)
         least_ns = self._least_ns if method == DEVICE else 0.0
-        latency_ns, error_ns = series.latency_ns + raised_ns, series.error_ns
+        latency_ns, error_ns = series.latency_ns + raised_ns, series.sampling_error_ns
         if not series.is_host and latency_ns < _LEAST_SHARE * least_ns - _IMPOSSIBLE_ERRORS * error_ns:
             problem = (
                 f"impossible latency: {series.latency_ns / 1e3:.2f} +- {error_ns / 1e3:.2f} us by the judge's "

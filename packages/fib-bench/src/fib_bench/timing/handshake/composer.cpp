@@ -119,6 +119,10 @@ static u64 now(void) {
   return (u64)time.tv_sec * 1000000000ull + (u64)time.tv_nsec;
 }
 
+static void set_go(FibMailbox* mail, u32 call, u64 word) {
+  for (auto& line : mail->go) __atomic_store_n(&line[call], word, __ATOMIC_RELEASE);
+}
+
 static void pause_cpu(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -135,7 +139,7 @@ u64 fib_sizes(int what) {
 // Where the table lies, for a check from outside.
 u64 fib_table(void) { return (u64)&table; }
 
-// Loads the device code and allocates what passes need. `flush_bytes`: three times the L2 cache.
+// Loads the device code and allocates what passes need. `flush_bytes`: one and a half times the L2 cache.
 Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 flush_bytes, char* error,
                 size_t error_size) {
   Driver& d = table.driver;
@@ -218,7 +222,7 @@ Status fib_seed(u64 pattern, char* error, size_t error_size) {
 }
 
 Status fib_map_mailbox(void* host, u64* device, char* error, size_t error_size) {
-  TRY(table.driver.register_host(host, 4096, 2 /* device map */), "registering the mailbox");
+  TRY(table.driver.register_host(host, 8192, 2 /* device map */), "registering the mailbox");
   TRY(table.driver.device_pointer(device, host, 0), "mapping the mailbox");
   return 0;
 }
@@ -351,18 +355,17 @@ static Status fill(Step& step, FibCall call, bool inputs, bool outputs) {
 
 // What comes before the clock: the key and the inputs, poison in the outputs, and the flush. In a pass without calls the
 // outputs are written once more: a digest then finds them in the cache, not yet in memory, as it does after a call.
-static Status prepare(Step& step, const FibPass& pass, int index) {
+static Status prepare(Step& step, const FibPass& pass, int index, const FibCall& call, bool is_call) {
   const Driver& d = table.driver;
-  const FibCall& call = pass.call[index];
   u64 mailbox = pass.mailbox, state = d.state, timeout = pass.timeout_ns;
   u64 buffer = d.flush_buffer, lines = d.flush_lines;
   int keyed = !pass.is_late;
   void* wait[] = {&mailbox, &state, &index, &keyed, &timeout};
   if (const Status s = step.run(d.wait, 1, 1, 0, wait)) return s;
-  if (const Status s = fill(step, call, keyed, true)) return s;
+  if (const Status s = fill(step, call, keyed && is_call, true)) return s;
   void* flush[] = {&state, &buffer, &lines};
   if (const Status s = step.run(d.flush, d.multiprocessors, kFlushThreads, d.flush_shared_bytes, flush)) return s;
-  return pass.kind == kSolution ? 0 : fill(step, call, false, true);
+  return is_call ? 0 : fill(step, call, false, true);
 }
 
 static Status digest(Step& step, const FibPass& pass, int index, u64 host_go, FibCall& call) {
@@ -373,31 +376,37 @@ static Status digest(Step& step, const FibPass& pass, int index, u64 host_go, Fi
   return step.run(d.digest, call.blocks, kThreads, 0, parameters);
 }
 
-// For each call: its preparation, the gate, the call, the digest. Returns a graph that can be launched again and again.
+// For each call: its preparation, the gate, the call, the digest. Where the cache is flushed before the clock, the same
+// precedes it without the call: what drifts, or differs between graphs, is in both. Returns a graph that can be launched
+// again and again.
 Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t error_size) {
   const Driver& d = table.driver;
   Graph graph;
   TRY(d.create(&graph, 0), "creating a pass");
   Step step = {graph, nullptr, nullptr};
   u64 mailbox = pass->mailbox, state = d.state, timeout = pass->timeout_ns;
-  for (int index = 0; index < (int)pass->calls; ++index) {
-    FibCall call = pass->call[index];
+  const bool is_paired = pass->kind == kSolution && !pass->is_late;
+  const int each = is_paired ? 2 : 1;
+  for (int index = 0; index < (int)pass->calls * each; ++index) {
+    const int slot = index / each;
+    const int kind = is_paired && index % 2 == 0 ? (int)kNothing : (int)pass->kind;
+    FibCall call = pass->call[slot];
     for (u32 i = 0; i < call.outputs; ++i)
       if (call.output[i].bytes && !is_on_device(call.output[i].source)) {
         snprintf(error, error_size, "output %u of a captured call is not in memory of the device", i);
         d.destroy(graph);
         return -1;
       }
-    TRY(prepare(step, *pass, index), "composing what comes before a call");
+    TRY(prepare(step, *pass, index, call, kind == kSolution), "composing what comes before a call");
     int keyed = pass->is_late;
     void* gate[] = {&mailbox, &state, &index, &keyed, &timeout};
-    TRY(step.run(d.gate, 1, 1, 0, gate), "composing a gate");
+    TRY(step.run(d.gate, 1, 32 * FIB_POLLERS, 0, gate), "composing a gate");
     if (pass->is_late) TRY(fill(step, call, true, false), "composing inputs");
-    if (pass->kind == kSolution) {
+    if (kind == kSolution) {
       Node added;
-      TRY(d.add_child(&added, graph, &step.last, 1, pass->graphs[index]), "composing a call");
+      TRY(d.add_child(&added, graph, &step.last, 1, pass->graphs[slot]), "composing a call");
       step.last = added;
-    } else if (pass->kind == kLeast) {
+    } else if (kind == kLeast) {
       void* least[] = {&state, &call};
       TRY(step.run(d.least, 1, 32, 0, least), "composing the least call");
     }
@@ -432,7 +441,7 @@ Status fib_discard(Executable pass) { return table.driver.destroy_executable(pas
 
 // -- calls that the host launches -------------------------------------------------------------------------------------
 
-static u64 wait_on_host(u64* word, u64 timeout_ns, bool removes) {
+static u64 wait_on_host(const u64* word, u64 timeout_ns) {
   const u64 begin = now();
   u64 value;
   while (!(value = __atomic_load_n(word, __ATOMIC_ACQUIRE))) {
@@ -440,7 +449,6 @@ static u64 wait_on_host(u64* word, u64 timeout_ns, bool removes) {
     if (waited > timeout_ns) return 1;
     if (waited > 50000) sched_yield(); else pause_cpu();
   }
-  if (removes) __atomic_store_n(word, 0, __ATOMIC_RELEASE);
   return value;
 }
 
@@ -481,7 +489,8 @@ static u64 digest_on_host(const FibCall& call, u64 seed, u64 go, u64 offset, boo
 Status fib_prepare(const FibPass* pass, int index, char* error, size_t error_size) {
   FibMailbox* mail = (FibMailbox*)pass->host_mailbox;
   if (pass->is_host) {
-    const u64 start = wait_on_host(&mail->start[index], pass->timeout_ns, true);
+    const u64 start = wait_on_host(&mail->start[index], pass->timeout_ns);
+    __atomic_store_n(&mail->start[index], 0, __ATOMIC_RELEASE);
     host_state.seed = fib_one_way(start);
     const FibCall& call = pass->call[index];
     if (!pass->is_late) fib_generate(call.input, (int)call.inputs, start);
@@ -491,7 +500,7 @@ Status fib_prepare(const FibPass* pass, int index, char* error, size_t error_siz
   }
   Step step = {nullptr, nullptr, pass->stream};
   u64 mailbox = pass->mailbox, state = table.driver.state;
-  TRY(prepare(step, *pass, index), "launching what comes before a call");
+  TRY(prepare(step, *pass, index, pass->call[index], pass->kind == kSolution), "launching what comes before a call");
   void* ready[] = {&mailbox, &state, &index};
   TRY(step.run(table.driver.ready, 1, 1, 0, ready), "launching what comes before a call");
   return 0;
@@ -501,7 +510,8 @@ Status fib_prepare(const FibPass* pass, int index, char* error, size_t error_siz
 Status fib_await(const FibPass* pass, int index, char* error, size_t error_size) {
   FibMailbox* mail = (FibMailbox*)pass->host_mailbox;
   const bool is_taken = pass->is_host || !pass->is_late;  // else the device takes the word
-  const u64 go = wait_on_host(&mail->go[index], pass->timeout_ns, is_taken);
+  const u64 go = wait_on_host(&mail->go[FIB_POLLERS - 1][index], pass->timeout_ns);
+  if (is_taken) set_go(mail, index, 0);
   host_state.go = fib_one_way(go);
   if (pass->is_host) {
     if (pass->is_late) fib_generate(pass->call[index].input, (int)pass->call[index].inputs, go);
@@ -581,7 +591,7 @@ int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, co
       const u64 until = now() + delay_ns[k];
       while (now() < until) pause_cpu();
       clock->t0[k] = now();
-      __atomic_store_n(&mail->go[k], go[k], __ATOMIC_RELEASE);
+      set_go(mail, k, go[k]);
       clock->phase = 2;
       if (patience_ns) {
         const timespec rest = {(time_t)(patience_ns / 1000000000ull), (long)(patience_ns % 1000000000ull)};

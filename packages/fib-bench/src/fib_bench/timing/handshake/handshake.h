@@ -8,17 +8,18 @@
 #define FIB_BLOCKS 256        // of a flush or a digest, at most
 #define FIB_LINE_BYTES 128    // of the L2 cache
 #define FIB_SM_WORDS 8        // bits for 256 multiprocessors
+#define FIB_POLLERS 8         // warps that wait for the clock to start, each at a cache line of its own
 
-// One page of host memory that the judge and the worker (its device, or its host code) read and write during a pass.
-// No word of a call is written twice in a pass; the judge clears the page before one.
+// Host memory that the judge and the worker (its device, or its host code) read and write during a pass.
+// No word of a call is written twice in a pass; the judge clears it before one.
 struct FibMailbox {
   u64 start[FIB_MAX_CALLS];  // judge: the call may be prepared
   u64 ready[FIB_MAX_CALLS];  // worker: it is prepared
-  u64 go[FIB_MAX_CALLS];     // judge: the clock runs
   u64 stop[FIB_MAX_CALLS];   // worker: the digest of the outputs, which stops the clock
   u32 free_sms[FIB_MAX_CALLS];  // device: multiprocessors that nothing else occupied during the flush
   u32 own_ns[FIB_MAX_CALLS];    // worker, on the CPU: nanoseconds by its own clock, or the largest number
   u64 end;                      // device: the pass has ended
+  alignas(FIB_LINE_BYTES) u64 go[FIB_POLLERS][FIB_MAX_CALLS];  // judge: the clock runs; a word for each poller, written in order
 };
 
 // Memory of the worker, on the device where there is one.

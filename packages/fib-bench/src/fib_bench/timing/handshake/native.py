@@ -23,10 +23,10 @@ from fib_schema.files import private_folder
 from ...device_code import DeviceCodeError, compile_device_code, publish
 from ...inputs.recipes import Input
 
-MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS = 24, 12, 64, 256
+MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS, POLLERS = 24, 12, 64, 256, 8
 SOLUTION, NOTHING, LEAST = 0, 1, 2
 """Kinds of passes: of calls, of no calls, of kernels that read one word of their inputs."""
-MAILBOX_BYTES = TABLE_BYTES = 4096
+MAILBOX_BYTES, TABLE_BYTES = 8192, 4096
 _LINE_BYTES, _FLUSH_STATIC_BYTES, _DIGEST_BLOCKS = 128, 8192, 128
 _ERROR_BYTES = 512
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wl,-z,relro,-z,now")
@@ -50,8 +50,9 @@ class Mailbox(ctypes.Structure):
     """Host memory that the judge and the worker read and write during a pass; a word for each call."""
 
     _fields_ = (
-        ("start", Words), ("ready", Words), ("go", Words), ("stop", Words), ("free_sms", u32 * MAX_CALLS),
-        ("own_ns", u32 * MAX_CALLS), ("end", u64),
+        ("start", Words), ("ready", Words), ("stop", Words), ("free_sms", u32 * MAX_CALLS),
+        ("own_ns", u32 * MAX_CALLS), ("end", u64), ("padding", u64 * 15),
+        ("go", u64 * (POLLERS * MAX_CALLS)),
     )  # fmt: skip
 
 
@@ -327,7 +328,7 @@ def open_native(device: torch.device) -> HostNative:
         image_for(f"sm_{properties.major}{properties.minor}"),
         multiprocessors=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        flush_bytes=max(3 * properties.L2_cache_size, 1 << 20),
+        flush_bytes=max(3 * properties.L2_cache_size // 2, 1 << 20),
     )  # fmt: skip
 
 
