@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-NORMAL, UNIFORM, SHARES, DIRECTION, RESCALE, INTEGER, BYTES, MASK = range(8)
+NORMAL, UNIFORM, SHARES, DIRECTION, RESCALE, INTEGER, BYTES, MASK, SEALED = range(9)
 """Kinds of contents, those of `FibKind` in the header of the generator."""
 
 

@@ -29,6 +29,7 @@ enum FibKind {
   FIB_INTEGER = 5,      // first to last, both included; elements of the base outside these bounds stay
   FIB_BYTES = 6,        // any bits
   FIB_MASK = 7,         // true with the probability `high`; with `first`, also the first element of each row
+  FIB_SEALED = 8,       // integers of the base, encrypted or, where it is encrypted, decrypted
 };
 
 enum FibDType {
@@ -630,6 +631,14 @@ FIB_APART void fib_masks(const FibInput& in, u64 key, u64 group) {
   }
 }
 
+FIB_APART void fib_sealed(const FibInput& in, u64 key, u64 group) {
+  for (int j = 0; j < 8 && group * 8 + j < in.elements; ++j) {
+    const u64 element = group * 8 + j;
+    const FibWords d = fib_words(in, key, element / 2, FIB_VALUES);
+    fib_store(in, element, fib_load(in, element) ^ ((u64)d.w[element % 2 * 2] << 32 | d.w[element % 2 * 2 + 1]));
+  }
+}
+
 FIB_BOTH FibPlace fib_later(const FibInput& in, FibPlace place, FibPlace distance) {
   place.row += distance.row;
   if (in.row - place.column <= distance.column) {
@@ -672,6 +681,7 @@ FIB_BOTH void fib_fill(const FibInput& in, u64 key, u64 thread, u64 threads) {
       case FIB_INTEGER: fib_integers(in, key, group); break;
       case FIB_BYTES: fib_bytes(in, key, group); break;
       case FIB_MASK: fib_masks(in, key, group); break;
+      case FIB_SEALED: fib_sealed(in, key, group); break;
     }
   }
 }

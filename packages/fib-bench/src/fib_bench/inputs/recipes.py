@@ -101,6 +101,17 @@ def plan_recipes(
     return recipes, reasons
 
 
+def sealed(name: str, position: int, tensor: torch.Tensor) -> Recipe | None:
+    """Return the recipe that encrypts values, and decrypts them; None if they cannot be, or it takes a CPU too long."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    is_slow = tensor.is_floating_point() and not tensor.is_cuda
+    if dtype not in _DTYPES or is_slow or not tensor.is_contiguous() or not tensor.numel():
+        return None
+    return Recipe(
+        recipe.SEALED, name=name, position=position, dtype=dtype, elements=tensor.numel(), row=1, needs_base=True
+    )
+
+
 def read_by_constraints(definition: Definition) -> set[str]:
     """Return the names whose values, rather than shapes, a constraint reads."""
     return {name for text in definition.constraints for name in names_read_by_value(parse_constraint(text))}

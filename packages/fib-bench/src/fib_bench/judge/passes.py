@@ -32,6 +32,7 @@ from fib_schema import EvaluationStatus
 from ..checking.precision import PrecisionWatch
 from ..evaluators.protocol import Observation
 from ..events import Phase
+from ..inputs.recipes import native_input, sealed
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -139,6 +140,9 @@ class Passes:
         self._current: Sequence[int] = (0,)
         self._unseen: list[int] = []  # sets that no call has read yet: published calls get them, or a memo would pay
         self.redraw()
+        positions = {name: function.layout.message.inputs.index(slot) for name, slot in function.layout.inputs.items()}
+        found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
+        self._sealed = [recipe for recipe in found if recipe is not None][: native.MAX_INPUTS - len(recipes)]
         self._page, self._mailbox = self._open()
         self.nodes = 0
         """Kernels, copies and fills of one captured call."""
@@ -149,7 +153,7 @@ class Passes:
             os.ftruncate(descriptor, native.MAILBOX_BYTES)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)  # else it could end us
             page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
-            request = OpenPasses(self._pattern, tuple(self._recipes.values()))
+            request = OpenPasses(self._pattern, (*self._recipes.values(), *self._sealed))
             self._function.ask(request, Done, descriptors=(descriptor,))
         finally:
             os.close(descriptor)
@@ -225,7 +229,7 @@ class Passes:
         drawn = [(next(secret) | 1, next(secret) | 1) for _ in range(count)]
         delays = [each % _MAX_DELAY_NS for each in secret]
         words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn[each - 1 :: each]]
-        self._load_structures(structures)
+        self._load_structures(structures, [key for _, _, key in words])
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
         self._function.context.synchronize()
         clock = native.Clock()
@@ -264,12 +268,16 @@ class Passes:
         new = [self._unseen.pop() for _ in range(min(calls, len(self._unseen)) if is_new else 0)]
         return [*new, *(SECRET.choice(self._current) for _ in range(calls - len(new)))]
 
-    def _load_structures(self, structures: Sequence[int]) -> None:
-        """Put structural integers into the slots."""
+    def _load_structures(self, structures: Sequence[int], keys: Sequence[int] = ()) -> None:
+        """Put structural integers into the slots; with keys encrypted, where no call can plan for others."""
         places = self._function.layout.input_tensors(self._function.slots.inputs[: len(structures)])
         values = {}
         for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
             values[name] = torch.stack([self._structures[structure][name] for structure in structures])
+        inputs = [(recipe, values[recipe.name]) for recipe in self._sealed]
+        for call, key in enumerate(keys if inputs else ()):
+            rows = [native_input(recipe, *[value[call].data_ptr()] * 2) for recipe, value in inputs]
+            self._module.refill(native.call_of(rows, ()), key)
         for name, value in values.items():
             places[name].copy_(value)
 

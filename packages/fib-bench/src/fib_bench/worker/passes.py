@@ -30,7 +30,7 @@ from fib_compile import Runnable
 from fib_schema import Definition
 
 from ..inputs.recipes import Input, native_input
-from ..recipe import Recipe
+from ..recipe import SEALED, Recipe
 from ..timing.handshake import native
 from ..timing.handshake.native import CannotCapture, HostNative, Native, NotComposable
 from ..transport.arenas import tensor_in
@@ -453,11 +453,12 @@ class Passes:
 
     def _generated(self, slot: int) -> list[Input]:
         target, base = (self._inputs[place].data_ptr() for place in (slot, len(self._calls)))
-        found = []
+        found = []  # what is sealed lies in the slot
         for recipe in self._recipes:
             place = self._layout.inputs[recipe.position]
             assert isinstance(place, TensorSlot), "only tensors are generated"
-            found.append(native_input(recipe, target + place.offset, base + place.offset))
+            at = target if recipe.kind == SEALED else base
+            found.append(native_input(recipe, target + place.offset, at + place.offset))
         return found
 
 
