@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import attrs
 import pytest
+from fib_bench.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.judge.functions import FunctionWorker
 from fib_bench.timing.handshake.native import module_folder
 from fib_bench.transport.messages import Build, OpenDevice
-from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.worker.client import WorkerLost
 from fib_compile import BuilderRegistry
 from fib_schema import format_json

@@ -24,6 +24,7 @@ from fib_schema import Definition, Solution, parse_json
 from fib_schema.display import shortened
 from fib_schema.files import explain_os_error
 
+from ..caches import CacheOwner, own_cache
 from ..sandbox.landlock import forget_kernel_files
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
@@ -34,7 +35,6 @@ from ..transport import messages
 from ..transport.arenas import Arena, release_unused
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from .autotuning import take_first_configuration, tune_briefly, untuned_kernels
-from .caches import CacheOwner, own_cache
 from .passes import Passes, PreparedCall, WrongOutputError, settle
 from .tamper_check import Watch
 
