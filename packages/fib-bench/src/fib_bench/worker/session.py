@@ -206,7 +206,7 @@ class Session:
         self._device = torch.device(name)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-            self._set_aside = _set_no_lines_aside()
+            self._set_aside = _persisting_bytes(is_reset=True)
             torch.zeros(1, device=self._device)  # makes the context
         if self._native is None:
             self._native = open_native(self._device)
@@ -287,18 +287,12 @@ class Session:
         return messages.Warm(taken_ns)
 
 
-def _set_no_lines_aside() -> int:
-    """Give the whole L2 cache back to lines that a flush overwrites; returns the bytes that stay set aside."""
+def _persisting_bytes(*, is_reset: bool = False) -> int:
+    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict; resets them to 0."""
     from cuda.bindings import driver
 
-    driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
-    return _persisting_bytes()
-
-
-def _persisting_bytes() -> int:
-    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict."""
-    from cuda.bindings import driver
-
+    if is_reset:
+        driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
     status, size = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
     return int(size) if status.value == 0 else 0
 
