@@ -151,12 +151,6 @@ class TestOtherUsers:
             Path(root).chmod(0o755)
             monkeypatch.setenv("FIB_CACHE_PATH", root)
             folder = own_cache(CacheOwner("solution-x"), OTHER_UID)
-            for command, code in (
-                (f"touch {folder}/x", 0),
-                (f"ls {folder.parent}", 2),
-                (f"touch {folder.parent}/x", 1),
-            ):
-                done = subprocess.run(
-                    command.split(), user=OTHER_UID, group=OTHER_UID, capture_output=True, check=False
-                )
-                assert done.returncode == code, command
+            for words, code in ((f"touch {folder}/x", 0), (f"ls {folder.parent}", 2), (f"touch {folder.parent}/x", 1)):
+                done = subprocess.run(words.split(), user=OTHER_UID, group=OTHER_UID, capture_output=True, check=False)
+                assert done.returncode == code, words
