@@ -17,9 +17,7 @@ pytestmark = pytest.mark.usefixtures("shared_server")
 
 
 def benchmark(root, **fields):
-    return Benchmark(
-        TraceSet.from_path(root), BenchmarkConfig(**{"timeout_seconds": 60.0, "cpu_processes": 1, **fields})
-    )
+    return Benchmark(TraceSet.from_path(root), BenchmarkConfig(**{"timeout_seconds": 60, "cpu_processes": 1, **fields}))
 
 
 def statuses(root):
@@ -86,9 +84,7 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set):
 
 
 def test_phases_add_up_to_the_wall_time(make_data_set):
-    compiles = (
-        "import time\nSEEN = set()\ndef run(x):\n    SEEN or time.sleep(0.3)\n    SEEN.add(1)\n    return x * 2\n"
-    )
+    compiles = "import time\nOLD = set()\ndef run(x):\n    OLD or time.sleep(0.3)\n    OLD.add(1)\n    return x * 2\n"
     root = make_data_set(make_solution(compiles))
     made, times = benchmark(root, quick=True), []
     begin = time.monotonic()

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import attrs
 import pytest
+from fib_bench.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.judge.functions import FunctionWorker
 from fib_bench.timing.handshake.native import module_folder
 from fib_bench.transport.messages import Build, OpenDevice
-from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.worker.client import WorkerLost
 from fib_compile import BuilderRegistry
 from fib_schema import format_json
@@ -151,12 +151,6 @@ class TestOtherUsers:
             Path(root).chmod(0o755)
             monkeypatch.setenv("FIB_CACHE_PATH", root)
             folder = own_cache(CacheOwner("solution-x"), OTHER_UID)
-            for command, code in (
-                (f"touch {folder}/x", 0),
-                (f"ls {folder.parent}", 2),
-                (f"touch {folder.parent}/x", 1),
-            ):
-                done = subprocess.run(
-                    command.split(), user=OTHER_UID, group=OTHER_UID, capture_output=True, check=False
-                )
-                assert done.returncode == code, command
+            for words, code in ((f"touch {folder}/x", 0), (f"ls {folder.parent}", 2), (f"touch {folder.parent}/x", 1)):
+                done = subprocess.run(words.split(), user=OTHER_UID, group=OTHER_UID, capture_output=True, check=False)
+                assert done.returncode == code, words

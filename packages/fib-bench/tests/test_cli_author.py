@@ -70,9 +70,7 @@ class TestAdd:
     def test_the_configuration_of_the_starter_kit_states_a_solution(self, run, root, tmp_path):
         kit = tmp_path / "kit"
         (kit / "solution/python").mkdir(parents=True)
-        (kit / "solution/python/kernel.py").write_text(
-            "def helper(x):\n    return x\n\n\ndef fast(x):\n    return x * 2\n"
-        )
+        (kit / "solution/python/kernel.py").write_text("def helper(x):\n    return x\n\ndef fast(x):\n  return x * 2\n")
         build = '[build]\nlanguage = "python"\nentry_point = "kernel.py::fast"\n'
         (kit / "config.toml").write_text(
             '[solution]\nname = "doubled"\ndefinition = "double"\nauthor = "The Team"\n' + build
@@ -86,11 +84,7 @@ class TestAdd:
     @pytest.mark.parametrize(
         ("name", "text", "said"),
         [
-            (
-                "config.toml",
-                "[solution]\nname = 'a'\n",
-                "is no config.toml with [solution] and [build]: KeyError('build')",
-            ),
+            ("config.toml", "[solution]\nname = 'a'\n", "is no config.toml with [solution] and [build]"),
             ("solution.json", "{}", "name"),
             ("gone.toml", None, "there is no such file"),
             ("kernel.py", GOOD, "does not name its definition; say it with --definition NAME"),
@@ -159,9 +153,7 @@ class TestAdd:
             ({"--dataset": "nowhere"}, "no data set at 'nowhere': there is no such directory"),
         ],
     )
-    def test_a_mistake_has_a_message_with_the_remedy_and_adds_nothing(
-        self, run, root, kernel, monkeypatch, change, said
-    ):
+    def test_a_mistake_has_a_message_with_a_remedy_and_adds_nothing(self, run, root, kernel, monkeypatch, change, said):
         monkeypatch.chdir(kernel.parent)
         Path("broken.py").write_text("def run(x:\n")
         options = {"--definition": "double", "--dataset": str(root), **change}
@@ -248,9 +240,7 @@ class TestNewDefinition:
 
 
 @pytest.mark.slow
-def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_with_130_by_sigterm(
-    root, kernel, tmp_path
-):
+def test_watch_evaluates_again_survives_a_broken_and_missing_file_and_ends_with_130_by_sigterm(root, kernel, tmp_path):
     log = tmp_path / "out"
     words = ["watch", str(kernel), "--definition", "double", "--dataset", str(root)]
     with log.open("wb") as out:

@@ -176,16 +176,10 @@ class TestValues:
             ({"baseline": ""}, "baseline: must be a name, got ''"),
             ({"profile_baseline": 1}, "profile_baseline: must be true or false, got 1"),
             ({"max_workloads": 0}, "max_workloads: must be a whole number of at least 1, got 0"),
-            (
-                {"concurrency": 0},
-                "concurrency: must be a whole number of at least 1 and at most 16 (each evaluation in flight",
-            ),
+            ({"concurrency": 0}, "concurrency: must be a whole number of at least 1 and at most 16 (each"),
             ({"concurrency": 99}, "one of them times at a time), got 99"),
             ({"timeout_seconds": math.inf}, "timeout_seconds: must be a finite number above 0, got inf"),
-            (
-                {"op_type_config": {"moe": {}}},
-                "op_type_config: must be a mapping from names to EvalConfig, got {'moe': {}}",
-            ),
+            ({"op_type_config": {"moe": {}}}, "op_type_config: must be a mapping from names to EvalConfig"),
         ],
     )
     def test_of_a_run_are_checked_as_well(self, fields, problem):

@@ -27,9 +27,7 @@ def cut(probs, top_k, top_p):
     values = torch.where(top_p < 1, values / values.sum(dim=1, keepdim=True), values)
     return torch.zeros_like(probs).scatter(1, order, values)
 """
-REFERENCE = (
-    FILTER + "\ndef run(probs, top_k, top_p):\n    return torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]\n"
-)
+REFERENCE = FILTER + "\ndef run(probs, top_k, top_p):\n    return torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]"
 VOCABULARY = 200
 
 
@@ -294,9 +292,7 @@ SOLUTIONS = {
 @pytest.mark.parametrize("code", SOLUTIONS)
 def test_solutions_are_judged(evaluate, code):
     """On one workload of 32 rows, of which neither filter is trivial."""
-    source = (
-        f"{FILTER}\nimport itertools\ncalls = itertools.count()\ndef run(probs, top_k, top_p):\n    return {code}\n"
-    )
+    source = f"{FILTER}\nimport itertools\ncalls = itertools.count()\ndef run(probs, top_k, top_p):\n    return {code}"
     workloads = [Workload({"n": 32}, {name: RandomInput() for name in SAMPLER.inputs}, "w")]
     fields = {}
     if "calls" in code:

@@ -53,10 +53,7 @@ class TestByScore:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (
-                lambda i, s: s.topk(9).indices[:, 1:],
-                "48 of 48 indices have other scores than the best; worst in row 0, where 8 are",
-            ),
+            (lambda i, s: s.topk(9).indices[:, 1:], "48 of 48 indices have other scores than the best; worst in row 0"),
             (lambda i, s: torch.cat([i[:, :7], s.topk(9).indices[:, 8:]], dim=1), "6 of 48 indices have other scores"),
             (lambda i, s: torch.zeros_like(i), "42 indices occur twice in their row"),
             (lambda i, s: torch.cat([i[:, :1], i[:, :-1]], dim=1), "6 indices occur twice in their row"),

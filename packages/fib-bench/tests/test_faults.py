@@ -176,10 +176,7 @@ def test_the_log_shows_the_lines_of_the_solution(judged):
         ("raise ValueError('x' * 10**6)", f"k.py:2: ValueError: {'x' * 97}..."),
         ("import json; json.loads('{')", "k.py:2: json.decoder.JSONDecodeError: Expecting property name"),
         ("raise SystemExit(3)", "k.py:2: SystemExit: 3"),
-        (
-            "try:\n        1 / 0\n    except Exception as e:\n        raise KeyError from e",
-            "k.py:3: ZeroDivisionError: ",
-        ),
+        ("try:\n        1 / 0\n    except Exception as e:\n        raise KeyError from e", "k.py:3: ZeroDivisionError"),
     ],
 )
 def test_the_first_line_of_the_log_is_the_line_that_failed_with_its_error(judged, raised, line):
@@ -279,9 +276,7 @@ def test_the_stack_of_a_signal_has_no_frames_of_the_harness(judged_all):
 
 def test_a_stack_without_frames_of_the_solution_is_left_out():
     """As of a native kernel that hangs."""
-    stack = (
-        'Current thread 0x00007f8181090b80 (most recent call first):\n  File "<frozen runpy>", line 88 in _run_code\n'
-    )
+    stack = 'Current thread 0x00007f818109 (most recent call first):\n  File "<frozen runpy>", line 88 in _run_code\n'
     assert without_harness_frames(f"printed\n{stack}") == "printed\n"
 
 
@@ -407,9 +402,8 @@ def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_al
     for calls, evaluation in judged_all({str(calls): code.format(calls) for calls in RIGHT_AT_FIRST}).items():
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
         first, *_ = evaluation.log.splitlines()
-        assert re.fullmatch(
-            r"y: \d+ of 8 wrong; \[\d\] is \S+, not \S+; " + re.escape(RIGHT_AT_FIRST[int(calls)]), first
-        )
+        where = re.escape(RIGHT_AT_FIRST[int(calls)])
+        assert re.fullmatch(rf"y: \d+ of 8 wrong; \[\d\] is \S+, not \S+; {where}", first)
         assert evaluation.correctness.max_absolute_error > 0
 
 

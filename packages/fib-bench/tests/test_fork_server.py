@@ -165,20 +165,15 @@ def test_a_worker_with_too_many_tasks_is_found_where_the_machine_reports_none(mo
     assert "more than 0 processes and threads" in server._reasons[os.getpid()]
 
 
-def test_the_digest_of_triton_is_computed_once():
-    pytest.importorskip("triton")
-    fork_server.identify_triton(["9.0a"])
-    names = ("triton.runtime.cache", "triton.compiler.compiler")
-    digests = [found for name in names if (found := getattr(import_module(name), "triton_key", None)) is not None]
-    assert [digest.cache_info().currsize for digest in digests] == [1] * len(digests)
-    assert digests
-
-
-def test_the_version_of_ptxas_is_asked_once_for_each_architecture():
+def test_the_digest_of_triton_and_the_versions_of_ptxas_are_asked_for_once():
     compiler = pytest.importorskip("triton.backends.nvidia.compiler")
     compiler.get_ptxas_version.cache_clear()
     fork_server.identify_triton(["9.0a", "10.0a"])
     assert compiler.get_ptxas_version.cache_info().currsize == 2
+    names = ("triton.runtime.cache", "triton.compiler.compiler")
+    digests = [found for name in names if (found := getattr(import_module(name), "triton_key", None)) is not None]
+    assert [digest.cache_info().currsize for digest in digests] == [1] * len(digests)
+    assert digests
 
 
 def test_a_missing_triton_is_no_error(monkeypatch):

@@ -54,9 +54,7 @@ def test_inputs_have_the_dtype_and_shape_of_the_definition():
     ],
 )
 def test_a_constraint_that_does_not_hold_or_cannot_be_evaluated_is_named(constraint, said):
-    definition = make_definition(
-        {"x": "float32[n,m]"}, {"y": "float32[n]"}, "def run(x): ...", constraints=[constraint]
-    )
+    definition = make_definition({"x": "float32[n,m]"}, {"y": "float32[n]"}, "def run(x): 1", constraints=[constraint])
     with pytest.raises(InputError, match=said):
         make_inputs(definition, make_workload(definition, {"n": 2, "m": 2}), seed=0)
 

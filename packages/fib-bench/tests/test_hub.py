@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 import attrs
 import pytest
 from fib_bench.cli.main import main
-from fib_schema import Trace, TraceSet, UnknownName, format_json
+from fib_schema import Trace, TraceSet, format_json
 
 from .samples import DOUBLE, make_workload
 
@@ -161,9 +161,7 @@ def test_a_file_that_was_changed_here_is_never_replaced(hub, tmp_path):
     mine = tmp_path / "set/workloads/elementwise/double.jsonl"
     mine.write_bytes(mine.read_bytes() * 2)
     changed = mine.read_bytes()
-    with pytest.raises(
-        FetchFailed, match=r"double\.jsonl in .* differ from what was fetched; fetch into another folder"
-    ):
+    with pytest.raises(FetchFailed, match=r"double\.jsonl in .* differ from what was fetched; fetch into another"):
         fetch("flashinfer-trace", tmp_path / "set", endpoint=hub.address)
     assert mine.read_bytes() == changed
 
@@ -193,11 +191,6 @@ def test_a_part_can_be_fetched(hub, tmp_path, selection, absent):
     assert contents(tmp_path / "set").keys() == wanted(hub).keys() - absent
 
 
-def test_a_selection_that_matches_nothing_is_an_error_with_near_misses(hub, tmp_path):
-    with pytest.raises(UnknownName, match="did you mean 'elementwise'"):
-        fetch("flashinfer-trace", tmp_path, endpoint=hub.address, op_types=["elementwize"])
-
-
 @pytest.mark.parametrize(("name", "revision"), [("somebody/nothing", None), ("flashinfer-trace", "v9"), ("a b", None)])
 def test_a_wrong_name_is_explained(hub, tmp_path, name, revision):
     with pytest.raises(FetchFailed, match=r"write OWNER/NAME or one of flashinfer-trace, set HF_TOKEN"):
@@ -219,5 +212,5 @@ def test_the_command_fetches_and_names_the_next_step(hub, tmp_path, capsys):
     assert contents(tmp_path / "flashinfer-trace") == wanted(hub)
     assert command("flashinfer-trace", "part", "--no-blobs") == 0
     assert "4 files in part" in capsys.readouterr().out
-    assert command("flashinfer-trace", "part", "--op-types", "gem") == 2
-    assert "no op_type is named 'gem'" in capsys.readouterr().err
+    assert command("flashinfer-trace", "part", "--op-types", "elementwize") == 2
+    assert "no op_type is named 'elementwize'; did you mean 'elementwise'" in capsys.readouterr().err

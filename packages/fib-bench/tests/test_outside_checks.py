@@ -199,9 +199,7 @@ class TestRights:
     )
     def test_a_refusal_says_what_is_required(self, start, read, what):
         process = start("tell()")
-        expected = (
-            f"cannot read the {what} of process {process.pid}: Permission denied; run the judge as the worker's user"
-        )
+        expected = f"cannot read the {what} of process {process.pid}: Permission denied; run the judge as the worker's"
         assert as_nobody(lambda: read(process.pid)).startswith(expected)
 
 

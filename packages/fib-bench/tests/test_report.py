@@ -351,9 +351,7 @@ def test_what_a_trace_does_not_say_is_none(extra):
 
 def test_reports_import_no_torch():
     modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.merging"
-    code = (
-        f"import json, sys\nfor name in {modules.split()!r}: __import__(name)\nprint(json.dumps(sorted(sys.modules)))"
-    )
+    code = f"import json, sys\nfor one in {modules.split()!r}: __import__(one)\nprint(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
     assert not {"torch", "numpy", "vl_convert"} & set(loaded)
 

@@ -37,12 +37,10 @@ class TestVerdicts:
         assert verdicts(found) == [verdict]
         assert found.is_worse == (verdict == "slower")
 
-    @pytest.mark.parametrize(
-        ("after", "verdict"), [(1.019, "same"), (1.021, "slower"), (0.981, "same"), (0.97, "faster")]
-    )
-    def test_without_intervals_the_change_alone_decides(self, after, verdict):
+    @pytest.mark.parametrize(("after", "said"), [(1.019, "same"), (1.021, "slower"), (0.981, "same"), (0.97, "faster")])
+    def test_without_intervals_the_change_alone_decides(self, after, said):
         for before in (make_result("a", "1", 1.0), timed(1.0, 0.5, 2.0)):
-            assert verdicts(compare(trace_set_of(before), trace_set_of(make_result("a", "1", after)))) == [verdict]
+            assert verdicts(compare(trace_set_of(before), trace_set_of(make_result("a", "1", after)))) == [said]
 
     def test_what_stops_passing_is_worse_and_comes_first(self):
         before = [make_result("a", name, 1.0) for name in "1234"] + [make_result("a", "5")] * 2

@@ -459,9 +459,7 @@ def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [Level.NONE, Level.PROCESS, Level.CONFINED])
-def test_at_a_lower_level_honest_solutions_pass_and_memory_of_the_server_is_protected(
-    monkeypatch, device_context, level
-):
+def test_at_a_lower_level_honest_solutions_pass_and_the_servers_memory_is_protected(monkeypatch, device_context, level):
     """On a machine with few features; the judge has a server of its own."""
     monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
     reads = "import os\ndef run(x):\n    raise ValueError(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
@@ -576,9 +574,7 @@ def test_local_sockets_reach_the_ports_of_tools_and_nothing_of_others(tmp_path, 
 
 
 @pytest.mark.parametrize("is_listed_before", [True, False])
-def test_the_call_of_a_profiler_opens_the_device_files_that_were_listed_outside(
-    tmp_path, monkeypatch, is_listed_before
-):
+def test_the_call_of_a_profiler_opens_device_files_that_were_listed_outside(tmp_path, monkeypatch, is_listed_before):
     """Within the restrictions of its profiler it cannot list ``/dev``."""
     if landlock_abi() < 2:
         pytest.skip(f"Landlock {landlock_abi()} confines no files")

@@ -19,11 +19,11 @@ import attrs
 from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
+from .caches import CacheOwner, remove_caches
 from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Observer, Skipped
 from .execution.judge_process import JudgeProcess
-from .worker.caches import CacheOwner, remove_caches
 
 _QUICK_SECONDS = 0.2
 _POLL_SECONDS = 0.05

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from fib_bench.caches import CacheOwner, own_cache
 from fib_bench.sandbox import syscalls as kernel
 from fib_bench.sandbox.landlock import cuda_device_files, keep_in_memory, kernel_files
 from fib_bench.sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from fib_bench.sandbox.policy import isolate, limit_from_environment, protect_memory
 from fib_bench.sandbox.processes import reserve_uid
 from fib_bench.worker import process_tree
-from fib_bench.worker.caches import CacheOwner, own_cache
 from fib_schema import Solution, parse_json
 
 from .call import DEFERRED, Deferred

@@ -520,6 +520,8 @@ class SolutionRun:
             timing = self._graph_fields(function, timed.timer, prepared)
             if candidate.not_captured:
                 timing["not_captured"] = candidate.not_captured
+            if candidate.worker.not_compiled:
+                timing["not_compiled"] = list(candidate.worker.not_compiled)
             performance = self.recorder.performance(function, timed, prepared, timing=timing)
             flags = [UNVERIFIED] if timed.failure else []
             flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]

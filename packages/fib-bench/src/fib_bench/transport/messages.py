@@ -12,6 +12,8 @@ import msgspec
 from ..recipe import Recipe
 from ..sandbox.model import Isolation
 
+COMPILE_SECONDS_VARIABLE = "FIB_BENCH_COMPILE_SECONDS"
+"""Seconds after which a configuration of an autotuned kernel is left out; 30 unless it is set."""
 BASES = 1
 """Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
 
@@ -87,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
     slot: int
     is_first: bool = False
-    """Whether autotuned kernels are only compiled, and run untuned."""
+    """Whether kernels may compile, and autotuned ones run untuned."""
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal"):
@@ -185,7 +187,14 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
     """The call returned and its outputs have the right number, kind, shape and dtype."""
 
     untuned: int = 0
-    """The number of times that a kernel ran untuned; untrusted."""
+    """The number of kernels that ran untuned, or that a call which is not the first needs compiled; untrusted."""
+
+
+class Compiling(msgspec.Struct, frozen=True, tag="compiling"):
+    """Progress of a first call, before its reply: the worker compiles, and the limit of the call begins anew."""
+
+    not_compiled: tuple[str, ...] = ()
+    """Configurations of autotuned kernels that do not work, and why."""
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
@@ -215,7 +224,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     detail: str
 
 
-WorkerReply: TypeAlias = Settled | DeviceOpened | Built | Done | HasSetUp | Called | Warm | Composed | Failed
+WorkerReply: TypeAlias = (
+    Settled | DeviceOpened | Built | Done | HasSetUp | Compiling | Called | Warm | Composed | Failed
+)
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):

@@ -1,69 +1,192 @@
-"""Compilation of autotuned Triton kernels without tuning them, and brief tuning; none on the CPU.
+"""Compilation of autotuned Triton kernels by child processes, without tuning, and brief tuning; none on the CPU.
 
 The first call of a solution compiles. Other judges time passes meanwhile, so kernels must not be tuned then: tuning
-would disturb passes and be disturbed by them. Within `untuned_kernels` a kernel that is not tuned yet compiles all its
-configurations, several at a time, and runs the first one that works. The choice is left for the next call, for
-which the judge has the device alone; `tune_briefly` keeps it short.
+would disturb passes and be disturbed by them. In such a call a kernel that is not tuned yet has all its configurations
+compiled, each by a process that is killed at its limit, and runs the first one that works. The choice is left for the
+next call, for which the judge has the device alone, and which is kept short. Later calls compile nothing.
 """
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import json
 import math
 import os
+import signal
+import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cached_property
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
-import torch
+from fib_schema import get_fib_cache_path
+from fib_schema.display import shortened
+from fib_schema.files import atomic_write
+
+from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from ..transport.messages import COMPILE_SECONDS_VARIABLE, Compiling
+from ..transport.protocol import send
+from .host_reads import replaced
 
 _MODULE = "triton.runtime.autotuner"
-_MAX_THREADS = 16
+_MAX_PROCESSES = 16
+_REMEMBERED_SECONDS = 3600.0  # that a configuration was too slow: the machine may have been busy
+_LEFT_OUT = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError")
+"""Errors of a configuration that Triton's autotuner leaves out; it raises all others."""
 _WARM_UP_MS, _MEASURED_MS = 3, 12
 """Times of each configuration, for which Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
 _SLOW_MS = 1.0
 """A kernel that takes longer is launched too few times in that time, and is measured as long as Triton does."""
 
 
-@contextmanager
-def untuned_kernels(device: torch.device) -> Iterator[list[object]]:
-    """Compile all configurations of kernels that are not tuned yet, and list these, but tune none during a block."""
-    found: list[object] = []
-    module = sys.modules.get(_MODULE)
-    if module is None:
-        yield found
-        return
-    tuner = module.Autotuner
-    run = tuner.run
-    failures = (module.OutOfResources, getattr(module, "PTXASError", module.OutOfResources))
+class NotCompiled(BaseException):
+    """A kernel is not compiled, and nothing may be compiled now. Solutions do not handle it."""
 
-    def run_untuned(self: Any, *arguments: Any, **options: Any) -> Any:
-        compilation = _Compilation(self, device)
-        with compilation.in_place_of_tuning():
-            while True:
-                try:
-                    return run(self, *arguments, **options)
-                except failures:
-                    if not compilation.drop_first():
-                        raise
-                finally:
-                    if compilation.was_needed:
-                        found.append(self)
 
-    tuner.run = run_untuned
+class Compiler:
+    """Compiles the Triton kernels of this process, and has them tuned briefly, unless they say how to measure.
+
+    The cache keeps the results for configurations of autotuned kernels, so that none that failed is compiled again. In
+    a first call the judge gets a message each second in which kernels compile, and the reasons for failures.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._folder = channel, get_fib_cache_path() / "configurations"
+        self._seconds = float(os.environ.get(COMPILE_SECONDS_VARIABLE, "30"))
+        self._missing: dict[Path, Callable[[], object]] = {}
+        self._works: dict[Any, dict[Any, bool]] = {}  # configurations that are to be benchmarked, by kernel
+        self._tuned: dict[Any, set[Any]] = {}  # keys for which a kernel was tuned before this call
+        self._is_first = self._is_held = False
+        if (module := sys.modules.get(_MODULE)) is not None:
+            base = getattr(module, "PTXASError", module.OutOfResources)
+            self._left_out = type("LeftOut", (base,), {"__init__": Exception.__init__, "__str__": Exception.__str__})
+            module.JITFunction.compile = property(  # which a kernel sets when it is called first
+                lambda kernel: partial(self._compile, vars(kernel)["compile"]),
+                lambda kernel, compile_: vars(kernel).update(compile=compile_),
+            )
+            if isinstance(vars(module.Autotuner).get("do_bench"), cached_property):
+                module.Autotuner.do_bench = property(lambda tuner: tuner._do_bench or _measure_briefly)  # noqa: SLF001
+
+    def call(self, call: Callable[[], object], *, is_first: bool) -> int:
+        """Make a call; returns how many kernels are to be tuned, or to be compiled, before it does its work."""
+        self._missing, self._works, self._tuned = {}, {}, {}
+        self._is_first, self._is_held = is_first, not is_first
+        tuner = getattr(sys.modules.get(_MODULE), "Autotuner", None)
+        own = {
+            "_bench": lambda *given, **options: self._bench(*given, **options),  # noqa: PLW0108 a method of the tuner
+            "check_disk_cache": lambda *given: given[-1](),
+        }
+        present = {(tuner, name): function for name, function in own.items() if is_first and hasattr(tuner, name)}
+        try:
+            with suppress(NotCompiled), replaced(present):
+                call()
+        finally:
+            self._is_first = self._is_held = False
+            for kernel, keys in self._tuned.items():
+                for key in set(kernel.cache) - keys:
+                    del kernel.cache[key]
+        return len(self._tuned) or len(self._missing)
+
+    def _compile(self, compile_: Any, src: Any, target: object, options: dict[str, Any], **more: object) -> object:
+        """Compile in place of Triton's function, unless it has failed or nothing may be compiled."""
+        version, chosen = sys.modules["triton"].__version__, sorted(options.items())
+        key = hashlib.sha256(f"{version} {target} {src.hash()} {chosen} {self._seconds:g}".encode()).hexdigest()
+        path, work = self._folder / key, partial(compile_, src, target=target, options=options, **more)
+        problem, is_left_out, end = json.loads(path.read_bytes()) if path.exists() else (None, False, math.inf)
+        if problem and time.time() < end:
+            raise (self._left_out if is_left_out else RuntimeError)(problem)
+        if problem == "":
+            return work()  # from Triton's cache
+        if self._is_held:
+            self._missing[path] = work
+            raise NotCompiled
+        self._report()  # before and after: the limit of the call begins anew
+        found = work()
+        self._report()
+        return found
+
+    def _report(self, problems: Iterable[str] = ()) -> None:
+        if self._is_first:
+            send(self._channel, Compiling(tuple(problems)))
+
+    def _bench(self, tuner: Any, *arguments: Any, config: Any, **options: Any) -> list[float]:
+        """Infinite durations of a configuration that does not work, and 0 for the others."""
+        if config not in self._works.get(tuner, ()):
+            self._tuned.setdefault(tuner, set(tuner.cache))
+            self._works[tuner] = self._compile_all(tuner, arguments, options)
+        return [0.0 if self._works[tuner].pop(config, False) else math.inf] * 3
+
+    def _compile_all(self, tuner: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> dict[Any, bool]:
+        """Compile the configurations of a kernel; returns for each whether it works."""
+
+        def attempt(config: Any) -> str | None:
+            """The reason that it does not work; empty if it does, None if it is not compiled yet."""
+            current = {**options, **config.all_kwargs(), "warmup": True}
+            try:
+                if config.pre_hook:  # it can change what is compiled
+                    config.pre_hook({**tuner.nargs, **current})
+                getattr(tuner.fn.run(*arguments, **current), "run", None)  # loads it; the device may be too small
+            except NotCompiled:
+                return None
+            except Exception as error:  # noqa: BLE001 the tuner meets the same error in its benchmark, and decides
+                return str(error) or type(error).__name__
+            return ""
+
+        self._is_held = True
+        problems = {config: attempt(config) for config in tuner.prune_configs(dict(options))}
+        self._is_held = False
+        self._compile_missing()
+        problems |= {config: attempt(config) for config, text in problems.items() if text is None}
+        name = tuner.base_fn.__name__
+        self._report(shortened(f"{name} ({config}): {text}") for config, text in problems.items() if text)
+        return {config: not text for config, text in problems.items()}
+
+    def _compile_missing(self) -> None:
+        """Compile in processes, as many at a time as there are CPUs."""
+        waiting, running = list(self._missing.items()), dict[int, tuple[Any, Path, float]]()
+        self._missing.clear()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while waiting or running:
+            while waiting and len(running) < min(_MAX_PROCESSES, len(os.sched_getaffinity(0))):
+                process = get_context("fork").Process(target=_compile_in_child, args=waiting[0])
+                process.start()
+                running[process.sentinel] = process, waiting.pop(0)[0], time.monotonic() + self._seconds
+            self._report()
+            ended = wait(list(running), timeout=1)
+            for sentinel, (process, path, end) in list(running.items()):
+                if sentinel in ended or time.monotonic() > end:
+                    del running[sentinel]
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                    process.kill()  # on a busy machine it may not have its group yet
+                    process.join()
+                    if sentinel not in ended:
+                        _keep(path, f"not compiled within {self._seconds:g} s", end=time.time() + _REMEMBERED_SECONDS)
+                    elif process.exitcode:
+                        _keep(path, f"its compiler ended with status {process.exitcode}")
+
+
+def _compile_in_child(path: Path, work: Callable[[], object]) -> None:
+    """Compile a kernel into Triton's cache, without the device."""
+    os.setpgid(0, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()  # objects of the device would call the driver when they are collected
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Triton prints the code that ptxas refuses
     try:
-        yield found
-    finally:
-        tuner.run = run
+        work()
+        _keep(path, "")
+    except Exception as error:  # noqa: BLE001 process border
+        _keep(path, f"{type(error).__name__}: {error}", any(kind.__name__ in _LEFT_OUT for kind in type(error).__mro__))
 
 
-def tune_briefly() -> None:
-    """Shorten the measurement of each configuration in this process; kernels that say how to measure keep their way."""
-    module = sys.modules.get(_MODULE)
-    if module is not None and isinstance(vars(module.Autotuner).get("do_bench"), cached_property):
-        module.Autotuner.do_bench = property(lambda tuner: tuner._do_bench or _measure_briefly)  # noqa: SLF001
+def _keep(path: Path, problem: str, is_left_out: bool = True, end: float = math.inf) -> None:
+    atomic_write(path, json.dumps([problem, is_left_out, end]).encode())
 
 
 def take_first_configuration() -> None:
@@ -81,71 +204,3 @@ def _measure_briefly(call: Callable[[], object], quantiles: Sequence[float]) -> 
 
     found: Sequence[float] = do_bench(call, warmup=_WARM_UP_MS, rep=_MEASURED_MS, quantiles=quantiles)
     return found if found[0] < _SLOW_MS else do_bench(call, quantiles=quantiles)
-
-
-class _Compilation:
-    """The compilation of one kernel's configurations, in place of benchmarks."""
-
-    def __init__(self, tuner: Any, device: torch.device) -> None:
-        self._tuner, self._device = tuner, device
-        self._works: dict[Any, bool] = {}
-        self._tuned = set(tuner.cache)
-
-    @property
-    def was_needed(self) -> bool:
-        """Whether the kernel was not tuned yet."""
-        return bool(self._works)
-
-    def drop_first(self) -> bool:
-        """Do without the configuration that was chosen; returns whether another one is left."""
-        working = [config for config, works in self._works.items() if works]
-        if working:
-            self._works[working[0]] = False
-        self._forget_choice()
-        return len(working) > 1
-
-    def _forget_choice(self) -> None:
-        if self.was_needed:
-            for key in set(self._tuner.cache) - self._tuned:
-                del self._tuner.cache[key]
-
-    @contextmanager
-    def in_place_of_tuning(self) -> Iterator[None]:
-        """Have the tuner compile instead of benchmark; it stores no choice on the disk, and forgets it at the end."""
-        tuner = self._tuner
-        is_stored, tuner.cache_results = getattr(tuner, "cache_results", False), False
-        tuner._bench = self._bench  # noqa: SLF001 each benchmark of a configuration goes through it
-        try:
-            yield
-        finally:
-            tuner.cache_results = is_stored
-            del tuner._bench  # noqa: SLF001
-            self._forget_choice()
-
-    def _bench(self, *arguments: Any, config: Any, **options: Any) -> list[float]:
-        """Infinite durations of a configuration that does not compile, and 0 for the others."""
-        if not self._works:
-            self._works = self._compile_all(arguments, options)
-        return [0.0 if self._works.get(config, False) else math.inf] * 3
-
-    def _compile_all(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> dict[Any, bool]:
-        tuner = self._tuner
-        configs = list(tuner.prune_configs(dict(options)))
-        hooked = {config: self._compile(config, arguments, options) for config in configs if config.pre_hook}
-        others = [config for config in configs if config not in hooked]
-        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)), len(configs))
-        with ThreadPoolExecutor(threads, initializer=torch.cuda.set_device, initargs=(self._device,)) as pool:
-            works = pool.map(lambda config: self._compile(config, arguments, options), others)
-            found = {**hooked, **dict(zip(others, works, strict=True))}
-        return {config: found[config] for config in configs}
-
-    def _compile(self, config: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-        """Compile one configuration; returns whether it compiles. A hook can change what it is compiled for."""
-        current = {**options, **config.all_kwargs()}
-        try:
-            if config.pre_hook:
-                config.pre_hook({**self._tuner.nargs, **current})
-            self._tuner.fn.run(*arguments, warmup=True, **current)
-        except Exception:  # noqa: BLE001 the tuner meets the same error in its benchmark, and decides
-            return False
-        return True

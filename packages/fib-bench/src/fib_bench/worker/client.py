@@ -37,6 +37,8 @@ from .process_tree import descendants
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
+_MOST_COMPILE_SECONDS = 900.0  # of a call, above its limit
+_MOST_NOTED = 300  # configurations, and characters of each
 _DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
 _KEPT_BYTES = 8_000
 _SERVER_DIED = "it died, and its workers with it"
@@ -44,7 +46,7 @@ _INHERITED = frozenset({
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUTLASS_PATH", "CUTLASS_HOME", "TRITON_INTERPRET",
     "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
-    LIMIT_VARIABLE, VARIABLES_VARIABLE,
+    LIMIT_VARIABLE, VARIABLES_VARIABLE, messages.COMPILE_SECONDS_VARIABLE,
 })  # fmt: skip
 _OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
 _CUDA_SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # the server must not initialise CUDA: it forks
@@ -116,6 +118,9 @@ class Worker:
         self._selector.register(output, selectors.EVENT_READ, self._read_output)
         self._selector.register(server.channel, selectors.EVENT_READ, self._read_reports)
         self._is_closed = self._is_killed = self.is_of_harness = False  # the last: whether it runs no solution
+        self._may_compile = False
+        self.not_compiled: dict[str, None] = {}
+        """Configurations that its kernels do without, with reasons; untrusted."""
         self._reason_to_kill = ""
 
     def __enter__(self) -> Self:
@@ -152,6 +157,7 @@ class Worker:
     def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send a request; `answer` waits for the reply. Raises like `request`."""
         self._raise_if_closed()
+        self._may_compile = isinstance(message, messages.Call) and message.is_first
         try:
             send(self._channel, message, descriptors)
         except ChannelClosed as error:
@@ -162,8 +168,14 @@ class Worker:
     def answer(self, seconds: float) -> object:
         """Wait for the answer to the last request; raises like `request`."""
         deadline = time.monotonic() + seconds
+        latest = deadline + (_MOST_COMPILE_SECONDS if self._may_compile else 0.0)
         try:
-            while (reply := self._next_reply()) is None:
+            while (reply := self._next_reply()) is None or isinstance(reply, messages.Compiling):
+                if reply is not None:
+                    deadline = min(time.monotonic() + seconds, latest)
+                    room = _MOST_NOTED - len(self.not_compiled)
+                    self.not_compiled |= dict.fromkeys(text[:_MOST_NOTED] for text in reply.not_compiled[:room])
+                    continue
                 self._raise_if_closed()
                 if (left := deadline - time.monotonic()) <= 0:
                     self._ask_for_stack()

@@ -17,8 +17,9 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def main() -> None:
     _import_ahead(device)
     policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(policy)
-    server = Server(channel, policy, _identifications(device))
+    # Only workers of solutions need these, which take up to seconds (nvcc). On the CPU they would disturb timing.
+    later = (partial(identify_compilers, device), lambda: identify_triton(architectures_of_machine()))
+    server = Server(channel, policy, later if device.startswith("cuda") else ())
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_PRIORITY)  # it ends a worker that starts ever more processes
     try:
@@ -84,16 +87,6 @@ def _import_ahead(device: str) -> None:
     preload(architectures)
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
-
-
-def _identifications(device: str) -> Iterator[Callable[[], None]]:
-    """Work on CUDA that only workers of solutions need, while the first worker, of the reference, starts on the device.
-
-    It takes up to seconds (nvcc). On the CPU it would disturb timing.
-    """
-    if device.startswith("cuda"):
-        yield lambda: identify_compilers(device)
-        yield lambda: identify_triton(architectures_of_machine())
 
 
 def identify_triton(architectures: Iterable[str]) -> None:

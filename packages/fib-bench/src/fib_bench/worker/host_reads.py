@@ -351,7 +351,7 @@ def _waiting(wait: Callable[..., object]) -> AbstractContextManager[None]:
     """Call `wait` with the original for each wait for a device, a stream or an event."""
     owners = [(_C, "_cuda_synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize")]
     present = [(owner, name) for owner, name in owners if hasattr(owner, name)]
-    return _replaced({(owner, name): _method(wait, getattr(owner, name)) for owner, name in present})
+    return replaced({(owner, name): _method(wait, getattr(owner, name)) for owner, name in present})
 
 
 def _method(wait: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
@@ -369,12 +369,13 @@ def _through_host() -> Iterator[None]:
         return make(data, *args, device=_HOST, **kwargs).to(device)
 
     makers = (torch.tensor, torch.as_tensor)
-    with _replaced({(torch, make.__name__): partial(made, make) for make in makers}):
+    with replaced({(torch, make.__name__): partial(made, make) for make in makers}):
         yield
 
 
 @contextmanager
-def _replaced(attributes: Mapping[tuple[Any, str], object]) -> Iterator[None]:
+def replaced(attributes: Mapping[tuple[Any, str], object]) -> Iterator[None]:
+    """Give attributes of owners other values during a block."""
     before = {(owner, name): getattr(owner, name) for owner, name in attributes}
     for (owner, name), value in attributes.items():
         setattr(owner, name, value)

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import traceback
+from functools import partial
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from fib_schema import Definition, Solution, parse_json
 from fib_schema.display import shortened
 from fib_schema.files import explain_os_error
 
+from ..caches import CacheOwner, own_cache
 from ..sandbox.landlock import forget_kernel_files
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
@@ -33,8 +35,7 @@ from ..timing.handshake.native import CannotCapture, HostNative, Native, open_na
 from ..transport import messages
 from ..transport.arenas import Arena, release_unused
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
-from .autotuning import take_first_configuration, tune_briefly, untuned_kernels
-from .caches import CacheOwner, own_cache
+from .autotuning import Compiler, take_first_configuration
 from .passes import Passes, PreparedCall, WrongOutputError, settle
 from .tamper_check import Watch
 
@@ -50,7 +51,7 @@ def run_session(channel: int, output: int, folder: str, policy: SandboxPolicy) -
     _settle(output, folder)
     connection = socket.socket(fileno=channel)
     receiver = Receiver(connection, messages.WorkerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-    session = Session(receiver)
+    session = Session(receiver, connection)
     try:
         request = receiver.receive()
         send(connection, _confine(policy, Path(folder), request))
@@ -122,8 +123,9 @@ def _unbuffered(descriptor: int) -> TextIOWrapper:
 class Session:
     """The state of one worker: a built function and the slots of one workload."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, receiver: Receiver, connection: socket.socket) -> None:
+        self._receiver, self._connection = receiver, connection
+        self._compiler: Compiler | None = None  # of a CUDA device
         self._device = torch.device("cpu")
         self._set_aside = 0  # of the L2 cache, in bytes
         self._function: Runnable | None = None
@@ -174,13 +176,14 @@ class Session:
                 self._release()
             case messages.SetUp(slots=slots):
                 return messages.HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
-            case messages.Call(slot=slot, is_first=True) if self._device.type == "cuda":
-                with untuned_kernels(self._device) as kernels:
-                    self._call(self._calls[slot])
-                return messages.Called(len(kernels))
-            case messages.Call(slot=slot):
-                self._call(self._calls[slot])
-                return messages.Called()
+            case messages.Call(slot=slot, is_first=is_first):
+                call, untuned = partial(self._call, self._calls[slot]), 0
+                if self._compiler is None:
+                    call()
+                else:
+                    untuned = self._compiler.call(call, is_first=is_first)
+                self._finish()
+                return messages.Called(untuned)
             case messages.Seal():
                 seal_process()
             case messages.WarmUp():
@@ -206,7 +209,7 @@ class Session:
         self._device = torch.device(name)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-            self._set_aside = _set_no_lines_aside()
+            self._set_aside = _persisting_bytes(is_reset=True)
             torch.zeros(1, device=self._device)  # makes the context
         if self._native is None:
             self._native = open_native(self._device)
@@ -224,7 +227,10 @@ class Session:
             if self._device.type == "cpu":
                 os.environ.update(interpreter_environment(solution))
             self._function = registry.build(self._definition, solution)
-        (tune_briefly if self._device.type == "cuda" else take_first_configuration)()
+        if self._device.type == "cuda":
+            self._compiler = Compiler(self._connection)
+        else:
+            take_first_configuration()
         return self._function.setup is not None
 
     def _bind(self, request: messages.Bind) -> None:
@@ -260,7 +266,6 @@ class Session:
     def _call(self, call: PreparedCall) -> None:
         call.prepare()
         call.collect(call.invoke())
-        self._finish()
 
     def _release(self) -> None:
         if self._passes is not None:
@@ -287,18 +292,12 @@ class Session:
         return messages.Warm(taken_ns)
 
 
-def _set_no_lines_aside() -> int:
-    """Give the whole L2 cache back to lines that a flush overwrites; returns the bytes that stay set aside."""
+def _persisting_bytes(*, is_reset: bool = False) -> int:
+    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict; resets them to 0."""
     from cuda.bindings import driver
 
-    driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
-    return _persisting_bytes()
-
-
-def _persisting_bytes() -> int:
-    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict."""
-    from cuda.bindings import driver
-
+    if is_reset:
+        driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
     status, size = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
     return int(size) if status.value == 0 else 0
 

@@ -18,8 +18,8 @@ from fib_compile.cache import CACHE_FOLDER, cache_root, published_libraries
 from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import private_folder, staged
 
-from ..temporary_folders import remove_folder
-from ..transport.messages import Build
+from .temporary_folders import remove_folder
+from .transport.messages import Build
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
