@@ -38,7 +38,7 @@ from ..worker.outside_checks import (
     read_short,
     seccomp_filters,
 )
-from .device import DeviceContext
+from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
 _MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
@@ -146,7 +146,7 @@ class FunctionWorker:
             with self.context.no_device_work():  # it may compile
                 self.has_setup = self._ask(self._request, messages.Built).has_setup
         except Rejected as error:
-            if error.status is EvaluationStatus.COMPILE_ERROR:
+            if error.status is EvaluationStatus.COMPILE_ERROR and not lacks_memory(error.message):
                 self._compile_error = error.message
             raise
         self._is_built = True
