@@ -26,8 +26,7 @@ import attrs
 import torch
 
 from ..secure_random import SECRET
-from .comparison import pieces
-from .elements import element_count, row_width
+from .comparison import element_count, pieces, row_width
 
 LOW_PRECISION = "low_precision"
 MAX_MOVE = 2.0**-16

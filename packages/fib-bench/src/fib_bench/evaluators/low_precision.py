@@ -21,16 +21,18 @@ from ..checking.comparison import (
     Comparison,
     ErrorLimits,
     Extent,
+    OutputCheck,
     Piece,
     comparison_of,
+    dtype_name,
+    element_count,
     errors,
     limit_of,
+    logical_shape,
     measure_extent,
     pieces,
     statistics_of,
 )
-from ..checking.elements import dtype_name, element_count, logical_shape
-from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .protocol import Case, Check, EachOutput, Evaluator, Tensors, default_parts
 

@@ -15,8 +15,7 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..checking.comparison import Comparison
-from ..checking.sensitivity import OutputCheck, examine
+from ..checking.comparison import Comparison, OutputCheck, examine
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
 

@@ -16,9 +16,16 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..checking.comparison import ErrorLimits, Piece, limit_of, measure_extent
-from ..checking.elements import dtype_name
-from ..checking.sensitivity import OutputCheck, examine, with_blind_spots
+from ..checking.comparison import (
+    ErrorLimits,
+    OutputCheck,
+    Piece,
+    dtype_name,
+    examine,
+    limit_of,
+    measure_extent,
+    with_blind_spots,
+)
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig, Tolerance
 from .protocol import Case, EachOutput, Evaluator, default_parts
 

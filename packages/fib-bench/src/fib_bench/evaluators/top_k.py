@@ -17,8 +17,7 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..checking.comparison import Comparison
-from ..checking.sensitivity import OutputCheck
+from ..checking.comparison import Comparison, OutputCheck
 from ..inputs.synthesis import calls_in
 from .protocol import Case, Check, Evaluator, Tensors, Verdict, default_parts
 from .scaled import scaled_part

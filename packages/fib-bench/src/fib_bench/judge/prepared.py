@@ -11,7 +11,7 @@ import torch
 from fib_schema import Definition, Workload
 from fib_schema.strides import layout_extra
 
-from ..checking.sensitivity import OTHER_INPUTS, ZEROS, insensitive_to_all
+from ..checking.comparison import OTHER_INPUTS, ZEROS, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict

@@ -14,7 +14,7 @@ import torch
 from fib_schema import Definition, Workload
 from fib_schema.strides import Strides, normalized_strides, workload_strides
 
-from ..checking.elements import dtype_name
+from ..checking.comparison import dtype_name
 from ..inputs.generation import Value
 from .arenas import Arena, bytes_in, place, tensor_in
 from .messages import BASES, Argument, Bind, Layout, TensorSlot
