@@ -19,7 +19,7 @@ import attrs
 from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
-from .config.benchmark import BenchmarkConfig
+from .config.model import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Observer, Skipped
 from .execution.judge_process import JudgeProcess

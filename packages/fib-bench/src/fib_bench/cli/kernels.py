@@ -34,7 +34,7 @@ from ..authoring.definitions import definition_from_reference, random_workload
 from ..authoring.inference import DESTINATION, RETURN, STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.solutions import Added, add_version, base_name, default_author, versions_before
 from ..authoring.sources import KernelFileError, files_left_out, read_text, source_files
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
 from .options import add_command, add_device, default_device, set_command, set_help

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..authoring.compiler_errors import compiler_error_of
-from ..config.benchmark import DATA_SET_FILE, BenchmarkConfig
+from ..config.model import DATA_SET_FILE, BenchmarkConfig
 from ..report import summarise
 from ..report.leaderboard import format_trace
 from .options import LateParser, add_command, add_json, add_run_options, config_of, set_help

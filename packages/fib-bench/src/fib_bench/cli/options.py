@@ -15,8 +15,7 @@ from fib_schema import InvalidField, TraceSet
 from fib_schema.command import CommandParser
 from rich.console import Console
 
-from ..config.benchmark import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, read_fields
-from ..config.model import ResolvedEvalConfig
+from ..config.model import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, ResolvedEvalConfig, read_fields
 
 _OPTIONS = {"timeout_seconds": "timeout", "profile_baseline": "no-profile-baseline"}
 """Options that are not named like their fields."""

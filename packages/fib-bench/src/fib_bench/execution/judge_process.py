@@ -23,7 +23,7 @@ from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
 from fib_schema import Definition, Environment, FibError, Solution, Workload
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice, WorkerPoolFailed
 from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip

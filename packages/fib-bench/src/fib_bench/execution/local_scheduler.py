@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fib_schema import Problem, Solution
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import InvalidConfig, UnsupportedDevice
 from .judge_process import JudgeProcess
 from .scheduler import Scheduler

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fib_schema import Environment, Solution, Trace, Workload
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
 from ..judge.device import available_bytes, extra_memory

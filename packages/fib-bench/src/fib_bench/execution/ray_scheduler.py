@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import attrs
 from fib_schema import Environment, Solution
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import ClusterUnreachable, JudgeFailed, UnsupportedDevice
 from ..events import Event
 from ..plan import DefinitionPlan

@@ -37,8 +37,7 @@ from fib_schema.padded_indices import PADDED_INDICES
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.benchmark import BenchmarkConfig
-from ..config.model import ResolvedEvalConfig
+from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator

@@ -12,8 +12,7 @@ from fib_schema import Definition, EvaluationStatus, SafetensorsInput, Workload
 
 from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
-from ..config.benchmark import BenchmarkConfig
-from ..config.model import ResolvedEvalConfig
+from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values, refusing
