@@ -20,7 +20,7 @@ import attrs
 from fib_bench.sandbox import syscalls as kernel
 from fib_bench.sandbox.landlock import cuda_device_files, keep_in_memory, kernel_files
 from fib_bench.sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
-from fib_bench.sandbox.policy import isolate, limit_from_environment, protect_memory
+from fib_bench.sandbox.policy import isolate, limit_from_environment
 from fib_bench.sandbox.processes import reserve_uid
 from fib_bench.worker import process_tree
 from fib_bench.worker.caches import CacheOwner, own_cache
@@ -65,7 +65,7 @@ def main() -> None:
         _run(settings, theirs, report)
     keep_in_memory(Path(f"/proc/{pid}/task"))
     theirs.close()
-    protect_memory()  # not before: the command inherits it until it is executed
+    kernel.protect_memory()  # not before: the command inherits it until it is executed
     code = _wait(pid)
     _end_all()
     _say(report, {"code": code})

@@ -27,8 +27,7 @@ from ..config.model import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice, WorkerPoolFailed
 from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
-from ..sandbox.policy import protect_memory
-from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl, protect_memory
 from ..worker.client import ForkServerClient
 
 if TYPE_CHECKING:

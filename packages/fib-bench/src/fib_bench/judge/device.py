@@ -32,7 +32,7 @@ from fib_schema import get_fib_cache_path
 from fib_schema.files import private_folder
 
 from ..events import Phase
-from ..sandbox.processes import free_memory_bytes
+from ..sandbox.syscalls import free_memory_bytes
 from ..timing.device import ClockWatch, settings_of
 from ..timing.roofline import Peaks
 from ..transport.arenas import release_unused

@@ -28,9 +28,9 @@ from fib_compile.registry import BUILDERS_GROUP
 from fib_schema.entry_points import find_entry_points
 
 from ..sandbox.model import SandboxPolicy
-from ..sandbox.policy import limit_from_environment, prepare, protect_memory
+from ..sandbox.policy import limit_from_environment, prepare
 from ..sandbox.processes import most_tasks, tasks_on_machine
-from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl, protect_memory
 from ..temporary_folders import remove_folder
 from ..timing.handshake.native import preload
 from ..transport.messages import Exited, Kill, Ping, Pong, ServerRequest, Spawn, Spawned
