@@ -33,7 +33,7 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .process_tree import descendants
+from .outside_checks import descendants
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
