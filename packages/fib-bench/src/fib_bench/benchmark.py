@@ -12,7 +12,7 @@ from fib_schema.display import counted, escape_line
 
 from .config.model import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Event, Observer, Phase, PhaseTimes, Planned, Skipped, Working
-from .execution.local_scheduler import make_scheduler
+from .execution.scheduler import make_scheduler
 from .plan import Plan, Skip, check_names, in_order_of, make_plan
 from .report.leaderboard import format_trace
 

@@ -21,7 +21,7 @@ from fib_schema.traffic import load_traffic
 
 from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Observer, Planned, Skipped
-from ..execution.local_scheduler import make_scheduler
+from ..execution.scheduler import make_scheduler
 from ..plan import DefinitionPlan, Plan, Skip
 from .space import Scalar, Space
 
