@@ -30,11 +30,11 @@ from unittest.mock import patch
 import msgspec
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE
+from fib_bench.judge.evaluate import PlanRunner
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker import client
-from fib_bench.worker.process_tree import children, descendants
+from fib_bench.worker.outside_checks import children, descendants
 from fib_schema import (
     AxisConst,
     AxisVar,

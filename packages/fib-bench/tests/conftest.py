@@ -12,9 +12,8 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.cli.main import main
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE
-from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.evaluate import Judge, PlanRunner
 from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker
 from fib_schema import BuildSpec, Solution, SourceFile, Trace, TraceSet
 
@@ -260,7 +259,7 @@ def shared_server(monkeypatch, server, device_context):
         judge.context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
         return execution
 
-    monkeypatch.setattr("fib_bench.execution.local_scheduler.JudgeProcess", execution)
+    monkeypatch.setattr("fib_bench.execution.scheduler.JudgeProcess", execution)
     return server
 
 

@@ -7,8 +7,8 @@ import time
 import attrs
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE, DeviceLock, extra_memory
+from fib_bench.judge.evaluate import PlanRunner
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker.client import ForkServerClient
 

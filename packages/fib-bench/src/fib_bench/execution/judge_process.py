@@ -31,7 +31,7 @@ from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl, protect_memory
 from ..worker.client import ForkServerClient
 
 if TYPE_CHECKING:
-    from .plan_runner import PlanRunner
+    from ..judge.evaluate import PlanRunner
 
 _EXIT_SECONDS = 10.0
 _NO_BASELINES: Mapping[str, Solution] = MappingProxyType({})
@@ -215,7 +215,7 @@ def main() -> None:
         _check_device(config.device)
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
-            from .plan_runner import PlanRunner  # imports torch, and the server does so at the same time
+            from ..judge.evaluate import PlanRunner  # imports torch, and the server does so at the same time
 
             with PlanRunner(config, root, baselines, server) as runner:
                 protect_memory()  # after device initialisation: a driver may read this process's files in /proc

@@ -34,7 +34,7 @@ from fib_schema.files import private_folder
 from ..events import Phase
 from ..sandbox.syscalls import free_memory_bytes
 from ..timing.device import ClockWatch, settings_of
-from ..timing.roofline import Peaks
+from ..timing.work import Peaks
 from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
 

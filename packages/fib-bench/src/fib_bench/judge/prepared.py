@@ -16,8 +16,7 @@ from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
-from ..inputs.generation import Value
-from ..inputs.index_padding import PaddedDraw
+from ..inputs.generation import PaddedDraw, Value
 from ..inputs.recipes import native_input
 from ..recipe import Recipe
 from ..secure_random import SECRET

@@ -40,7 +40,7 @@ from fib_schema.syntax import parse_source
 from ..authoring.sources import read_sources
 from ..checking.comparison import dtype_name
 from ..config.model import DATA_SET_FILE
-from ..inputs.problem_generator import ARGUMENTS, FIELD
+from ..inputs.generation import ARGUMENTS, FIELD
 from ..inputs.synthesis import Role, role_of, uniform_description
 
 GENERATOR = "_generate_inputs"
