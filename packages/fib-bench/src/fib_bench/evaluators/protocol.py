@@ -253,11 +253,12 @@ def evaluator_for(definition: Definition, config: ResolvedEvalConfig) -> Evaluat
     """The evaluator that the settings name, or the first that applies; `EvaluatorUnusable` if there is none, or two."""
     if config.evaluator is not None:
         return _evaluator(config.evaluator)
-    applying = [name for name in evaluator_names() if name not in BUILT_IN and _evaluator(name).applies(definition)]
+    applying = [name for name in evaluator_names()[len(BUILT_IN) :] if _evaluator(name).applies(definition)]
     if len(applying) > 1:
         problem = f"{applying[1]!r} applies to {definition.name!r} too; set `evaluator` to one of them"
         raise EvaluatorUnusable(applying[0], problem)
-    return _evaluator(next(iter(applying), None) or next(name for name in BUILT_IN if _CRITERIA[name](definition)))
+    built_in = (name for name in BUILT_IN if _CRITERIA[name](definition))
+    return _evaluator(applying[0] if applying else next(built_in))
 
 
 def _evaluator(name: str) -> Evaluator:
