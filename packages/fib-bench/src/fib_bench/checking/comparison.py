@@ -206,6 +206,20 @@ def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip:
         yield piece if expected.dtype.is_floating_point else piece.with_integers(a, b)
 
 
+def row_squares(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """The sums of squared errors and of squared expected values of the rows of several calls, ``[2, rows]``.
+
+    Elements that are NaN or infinite in `expected`, ``[calls, *shape]`` as `found`, do not count.
+    """
+    width = row_width(expected[0])
+    squares = torch.zeros(2, element_count(expected) // width, dtype=torch.float64, device=expected.device)
+    for piece in pieces(found, expected, width, may_skip=False):
+        is_finite = piece.expected.isfinite()
+        for sums, values in zip(squares, (piece.absolute, piece.expected), strict=True):
+            sums[piece.rows] += values.where(is_finite, 0).square().sum(dim=1)
+    return squares
+
+
 def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Absolute and relative errors of float64 tensors: 0 where they are equal and where `b` is NaN."""
     absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
