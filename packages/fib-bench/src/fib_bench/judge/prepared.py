@@ -17,7 +17,7 @@ from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import PaddedDraw, Value
-from ..inputs.recipes import native_input
+from ..inputs.recipes import native_inputs
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -264,7 +264,7 @@ def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor
     """
     if recipes:
         places = ((recipe, layout.inputs[name].offset) for name, recipe in recipes.items())
-        inputs = [native_input(recipe, memory.data_ptr() + at, base.data_ptr() + at) for recipe, at in places]
+        inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
         native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
 
 

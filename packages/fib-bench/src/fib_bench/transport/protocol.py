@@ -60,7 +60,8 @@ class Receiver:
         self._max_descriptors = max_descriptors
         self._decoder = msgspec.msgpack.Decoder(kinds)
         self._max_bytes = max_bytes
-        self._buffer = bytearray()
+        self.arrived = bytearray()
+        """The bytes that have been read, of messages that were not taken."""
         self.descriptors: list[int] = []
 
     def receive(self) -> object:
@@ -84,25 +85,20 @@ class Receiver:
         if not data:
             raise ChannelClosed("end of stream")
         self.descriptors += descriptors
-        self._buffer += data
-
-    @property
-    def has_message(self) -> bool:
-        """Whether the beginning of a message has been read."""
-        return len(self._buffer) >= _LENGTH.size
+        self.arrived += data
 
     def take(self) -> object | None:
         """The next whole message that has been read, or None; `ProtocolError` if the bytes are no acceptable one."""
-        if len(self._buffer) < _LENGTH.size:
+        if len(self.arrived) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
+        (length,) = _LENGTH.unpack_from(self.arrived)
         if length > self._max_bytes:
             raise ProtocolError(f"a message of {length} bytes (at most {self._max_bytes} are accepted)")
         end = _LENGTH.size + length
-        if len(self._buffer) < end:
+        if len(self.arrived) < end:
             return None
-        body = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
+        body = bytes(self.arrived[_LENGTH.size : end])
+        del self.arrived[:end]
         try:
             message: object = self._decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -135,7 +135,7 @@ class Worker:
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
-        return [*descendants(self.pid), *self._server.strays()]
+        return descendants(self.pid, *self._server.processes, without=self._server.workers)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -178,10 +178,12 @@ class Worker:
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
         self._wait(0.0)
-        return self.is_closed or self._receiver.has_message
+        return self.is_closed or bool(self._receiver.arrived)
 
     def _next_reply(self) -> object | None:
         """The next reply that has arrived, or None. The first message is none: it reports the isolation."""
+        if not self._receiver.arrived:
+            return None
         reply = self._receiver.take()
         if reply is None or self.isolation is not None:
             return reply
@@ -366,7 +368,7 @@ class ForkServerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: Receiver
         self._spawned: list[int] = []
-        self._workers: set[int] = set()
+        self.workers: set[int] = set()
         self._is_ready = self._has_answered = False
 
     def __enter__(self) -> Self:
@@ -425,7 +427,7 @@ class ForkServerClient:
         finally:
             theirs.close()
             os.close(write_end)
-        self._workers.add(pid)
+        self.workers.add(pid)
         return Worker(self, pid, ours, read_end, folder)
 
     def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
@@ -491,11 +493,12 @@ class ForkServerClient:
     def forget(self, pid: int) -> None:
         """Drop the record of a worker's end."""
         self.exits.pop(pid, None)
-        self._workers.discard(pid)
+        self.workers.discard(pid)
 
-    def strays(self) -> list[int]:
-        """Processes that have left their worker, and their descendants; which worker started them is unknown."""
-        return [] if self._process is None else descendants(self._process.pid, self._workers)
+    @property
+    def processes(self) -> list[int]:
+        """The server, unless it was stopped. Its children are `workers`, and processes that have left one of them."""
+        return [] if self._process is None else [self._process.pid]
 
 
 def server_environment(device: str) -> dict[str, str]:

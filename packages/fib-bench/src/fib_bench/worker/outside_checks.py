@@ -204,12 +204,13 @@ def count_tasks(roots: Iterable[int]) -> int:
     return sum(tasks for _, tasks in _walk(roots))
 
 
-def descendants(root: int, without: Container[int] = ()) -> list[int]:
-    """The processes below a process, but not the given children of its with those below them."""
+def descendants(*roots: int, without: Container[int] = ()) -> list[int]:
+    """The processes below some processes, but not the given children of theirs with those below them."""
     children: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{root}/task") as entries:  # it has ended
-        for entry in entries:
-            children += _children_of(root, int(entry.name))
+    for root in roots:
+        with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{root}/task") as entries:  # it is over
+            for entry in entries:
+                children += _children_of(root, int(entry.name))
     return [pid for pid, _ in _walk(child for child in children if child not in without)]
 
 
