@@ -16,7 +16,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -115,7 +115,7 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._watch = watch_clock(self.device)
+        self._watch = watch_clock(self.device) if is_cuda else None
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
@@ -127,7 +127,7 @@ class Judge:
             timeout_seconds=config.timeout_seconds,
             peaks=theoretical_peaks(self.device),
             watch=self._watch,
-            settings=settings_of(self.device),
+            settings=settings_of(self.device) if is_cuda else {},
             phases=self.phases,
             lock=lock_of(self.device),
             takes_turns=is_cuda,
@@ -458,7 +458,7 @@ class SolutionRun:
         checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
-                with phases.during(Phase.CHECK if index else Phase.COMPILE):
+                with nullcontext() if index else phases.during(Phase.COMPILE):
                     outputs = function.check(item, where, is_first=not index)
                 if item.distribution == "normal":
                     found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))

@@ -263,7 +263,7 @@ def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor
         base: ``[bytes]``, the values that some kinds of inputs change.
     """
     if recipes:
-        places = ((recipe, layout.inputs[name].offset) for name, recipe in recipes.items())
+        places = [(recipe, layout.inputs[name].offset) for name, recipe in recipes.items()]
         inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
         native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
 
