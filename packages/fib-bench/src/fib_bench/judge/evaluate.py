@@ -16,10 +16,9 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -82,6 +81,9 @@ from .timer import Baselines, Interleaved, Timer
 
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
+_SHARE_OF_MEMORY = 0.5
+_MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
+_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
 
@@ -133,8 +135,7 @@ class Judge:
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
-        self.cache_key = ""
-        """`DefinitionPlan.cache_key` of the plan that is being executed."""
+        self._cache_key = ""  # of the plan that is being executed
         self._evaluators: dict[str, Evaluator] = {}
 
     def __enter__(self) -> Self:
@@ -249,7 +250,7 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        request = build_request(self._config.device, definition, solution, self.cache_key)
+        request = build_request(self._config.device, definition, solution, self._cache_key)
         with self.phases.during(Phase.START):
             candidate = FunctionWorker(self._server, request, self.context)
         run = SolutionRun(
@@ -267,6 +268,89 @@ class Judge:
                 yield prepared.workload, result
         finally:
             self.context.kill(candidate.worker)
+
+    # -- plans -----------------------------------------------------------------------------------
+
+    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+        """Run the plan for one definition."""
+        self._cache_key = part.cache_key
+        limit = self._memory_bytes()
+        for block in self._blocks(part, limit):
+            with self._room(part, block, limit):
+                yield from self._run_block(part, block)
+            yield PhaseTimes(self.phases.take(), None if self._watch is None else self._watch.take_busy_seconds())
+
+    def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
+        prepared: list[PreparedWorkload] = []
+        yield from self._prepare_block(part, block, prepared)
+        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
+        solutions = list(found.values()) if prepared else []
+        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
+        for solution in solutions:
+            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
+            yield from self._evaluate_on(part, solution, todo)
+
+    def _prepare_block(
+        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
+    ) -> Iterator[Event]:
+        for workload in block:
+            yield Working(part.definition.name, None, workload)
+            try:
+                prepared.append(self.prepare(part.definition, workload))
+            except (EvaluatorFailed, InputError, ReferenceFailed) as error:
+                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
+                yield Skipped(skip, len(part.pending[workload.uuid]))
+
+    def _evaluate_on(
+        self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]
+    ) -> Iterator[Event]:
+        """Evaluate a solution; before each wait, name the first workload that is not finished."""
+        name = part.definition.name
+        waiting = {item.workload.uuid: item.workload for item in todo}
+        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+        for workload, evaluation in self.evaluate(part.definition, solution, todo):
+            if isinstance(evaluation, EvaluatorFailed):
+                yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
+            else:
+                yield Evaluated(Trace(name, workload, solution.name, evaluation))
+            del waiting[workload.uuid]
+            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+
+    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
+        block: list[Workload] = []
+        used = 0
+        for workload in part.workloads:
+            size = self.workload_bytes(part.definition, workload)
+            if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
+                yield block
+                block, used = [], 0
+            block.append(workload)
+            used += size
+        if block:
+            yield block
+
+    def _memory_bytes(self) -> int:
+        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self._config.concurrency or 1)
+        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
+
+    @contextmanager
+    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
+        """Wait until a block fits into memory that other judges of the device may still use.
+
+        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
+        judge that waits does not share the device: the one that holds the memory could never time a pass.
+        """
+        needed = sum(self.workload_bytes(part.definition, workload) for workload in block)
+        if (self._config.concurrency or 1) == 1 or needed <= limit:
+            yield
+            return
+        with ExitStack() as stack:
+            with self.context.no_device_work(), self.phases.during(Phase.WAIT):
+                stack.enter_context(extra_memory(self.device))
+                end = time.monotonic() + _ROOM_SECONDS
+                while available_bytes(self.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
+                    time.sleep(_ROOM_POLL_SECONDS)
+            yield
 
 
 @attrs.define(eq=False)
@@ -574,122 +658,3 @@ class SolutionRun:
                 candidate.worker, self.baselines.reference_worker, candidate.table, candidate.table_digest
             )
         return [*changes, f"unchecked code: {reason}"] if reason else changes
-
-
-# -- plans -------------------------------------------------------------------------------------------------------
-
-_SHARE_OF_MEMORY = 0.5
-_MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
-_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
-
-
-class PlanRunner(AbstractContextManager["PlanRunner"]):
-    """Runs plans in this process; `UnsupportedDevice` if there is no such device here."""
-
-    def __init__(
-        self,
-        config: BenchmarkConfig,
-        root: Path | None,
-        baselines: Mapping[str, Solution],
-        server: ForkServerClient | None = None,
-    ) -> None:
-        self._config = config
-        self._judges = config.concurrency or 1
-        self._judge = Judge(config, root=root, baselines=baselines, server=server)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def environment(self) -> Environment:
-        """The hardware and the versions that traces state."""
-        return self._judge.environment
-
-    def close(self) -> None:
-        """Terminate the judge's workers."""
-        self._judge.close()
-
-    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        """Run the plan for one definition."""
-        self._judge.cache_key = part.cache_key
-        limit = self._memory_bytes()
-        for block in self._blocks(part, limit):
-            with self._room(part, block, limit):
-                yield from self._run_block(part, block)
-            watch = self._judge.context.watch
-            yield PhaseTimes(self._judge.phases.take(), None if watch is None else watch.take_busy_seconds())
-
-    def settle(self, request: Connection) -> None:
-        """Wait for the end of the workers of solutions, or until a request arrives."""
-        self._judge.context.settle_before(request)
-
-    def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-        prepared: list[PreparedWorkload] = []
-        yield from self._prepare(part, block, prepared)
-        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
-        solutions = list(found.values()) if prepared else []
-        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
-        for solution in solutions:
-            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-            yield from self._evaluate(part, solution, todo)
-
-    def _prepare(
-        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
-    ) -> Iterator[Event]:
-        for workload in block:
-            yield Working(part.definition.name, None, workload)
-            try:
-                prepared.append(self._judge.prepare(part.definition, workload))
-            except (EvaluatorFailed, InputError, ReferenceFailed) as error:
-                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
-                yield Skipped(skip, len(part.pending[workload.uuid]))
-
-    def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
-        """Evaluate a solution; before each wait, name the first workload that is not finished."""
-        name = part.definition.name
-        waiting = {item.workload.uuid: item.workload for item in todo}
-        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
-        evaluations = self._judge.evaluate(part.definition, solution, todo)
-        for workload, evaluation in evaluations:
-            if isinstance(evaluation, EvaluatorFailed):
-                yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
-            else:
-                yield Evaluated(Trace(name, workload, solution.name, evaluation))
-            del waiting[workload.uuid]
-            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
-
-    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
-        block: list[Workload] = []
-        used = 0
-        for workload in part.workloads:
-            size = self._judge.workload_bytes(part.definition, workload)
-            if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
-                yield block
-                block, used = [], 0
-            block.append(workload)
-            used += size
-        if block:
-            yield block
-
-    def _memory_bytes(self) -> int:
-        share = int(_SHARE_OF_MEMORY * available_bytes(self._judge.device)) // self._judges
-        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
-
-    @contextmanager
-    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
-        """Wait until a block fits into memory that other judges of the device may still use.
-
-        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
-        judge that waits does not share the device: the one that holds the memory could never time a pass.
-        """
-        needed = sum(self._judge.workload_bytes(part.definition, workload) for workload in block)
-        if self._judges == 1 or needed <= limit:
-            yield
-            return
-        with ExitStack() as stack:
-            with self._judge.context.no_device_work(), self._judge.phases.during(Phase.WAIT):
-                stack.enter_context(extra_memory(self._judge.device))
-                end = time.monotonic() + _ROOM_SECONDS
-                while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
-                    time.sleep(_ROOM_POLL_SECONDS)
-            yield
