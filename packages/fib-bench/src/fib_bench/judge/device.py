@@ -31,7 +31,7 @@ import torch
 from fib_schema import get_fib_cache_path
 from fib_schema.files import private_folder
 
-from ..events import Phase
+from ..events import Phase, PhaseTimer
 from ..sandbox.syscalls import free_memory_bytes
 from ..timing.device import ClockWatch, settings_of
 from ..timing.work import Peaks
@@ -238,38 +238,6 @@ def lacks_memory(message: str) -> bool:
 
 
 # -- the device of a judge -----------------------------------------------------------------------------------
-
-
-class PhaseTimer:
-    """Adds up the seconds of each phase of a run, each second once: a nested phase interrupts the outer one."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[Phase, float] = {}
-        self._open: list[Phase] = []
-        self._since = 0.0
-
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        """Count the block as a phase."""
-        self._count()
-        self._open.append(phase)
-        try:
-            yield
-        finally:
-            self._count()
-            self._open.pop()
-
-    def _count(self) -> None:
-        now = time.monotonic()
-        if self._open:
-            self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._since
-        self._since = now
-
-    def take(self) -> Mapping[Phase, float]:
-        """Return the seconds by phase since the last call, in the order of `Phase`, and reset them."""
-        taken = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
-        self._seconds = {}
-        return taken
 
 
 @attrs.define(kw_only=True)

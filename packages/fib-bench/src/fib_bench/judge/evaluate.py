@@ -56,7 +56,6 @@ from ..timing.work import theoretical_peaks
 from ..worker.client import ForkServerClient, WorkerLost
 from .device import (
     DeviceContext,
-    PhaseTimer,
     available_bytes,
     extra_memory,
     identity_of,
@@ -123,18 +122,17 @@ class Judge:
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
-        self.phases = PhaseTimer()
         self.context = DeviceContext(
             device=self.device,
             timeout_seconds=config.timeout_seconds,
             peaks=theoretical_peaks(self.device),
             watch=self._watch,
             settings=settings_of(self.device) if is_cuda else {},
-            phases=self.phases,
             lock=lock_of(self.device),
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
+        self.phases = self.context.phases
         self._cache_key = ""  # of the plan that is being executed
         self._evaluators: dict[str, Evaluator] = {}
 
