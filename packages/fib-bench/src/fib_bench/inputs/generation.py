@@ -358,11 +358,9 @@ def _arrange(draft: InputDraft, workload: Workload) -> None:
 
 
 # -- index padding -------------------------------------------------------------------------------
-#
-# Calls of one definition whose page numbers lie in a buffer that is longer than their total. All calls have the same
-# buffer and other offsets, as the replays of one CUDA graph have. Behind the last offset the buffer holds page numbers
-# that are valid but belong to no request, or numbers that are not pages at all. The exact inputs of each call, for the
-# reference, end at the last offset.
+# Page numbers lie in a buffer that is longer than their total. All calls have the same buffer and other offsets, as the
+# replays of one CUDA graph have. Behind the last offset the buffer holds page numbers that are valid but belong to no
+# request, or numbers that are no pages. The exact inputs of each call, for the reference, end at the last offset.
 
 _SPARE = 64
 """Elements of the buffer that no call uses, except one that fills it."""
