@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+from collections import deque
 
 import msgspec
 
@@ -60,18 +61,24 @@ class Receiver:
         self._max_descriptors = max_descriptors
         self._decoder = msgspec.msgpack.Decoder(kinds)
         self._max_bytes = max_bytes
-        self.arrived = bytearray()
-        """The bytes that have been read, of messages that were not taken."""
+        self._buffer = bytearray()
+        self.messages: deque[object] = deque()
+        """The messages that have been read."""
         self.descriptors: list[int] = []
 
     def receive(self) -> object:
-        """Wait for the next message; raises like `fill` and `take`."""
-        while (message := self.take()) is None:
+        """Wait for the next message; raises like `fill`."""
+        while not self.messages:
             self.fill()
-        return message
+        return self.messages.popleft()
 
     def fill(self, *, wait: bool = True) -> None:
-        """Read available bytes, or wait; `ChannelClosed` if the other side is gone, `ProtocolError` for descriptors."""
+        """Read available bytes, or wait.
+
+        Raises:
+            ChannelClosed: The other side is gone.
+            ProtocolError: The bytes are no acceptable message, or too many descriptors came.
+        """
         try:
             if not wait and not is_readable(self._channel, 0):
                 return
@@ -85,25 +92,26 @@ class Receiver:
         if not data:
             raise ChannelClosed("end of stream")
         self.descriptors += descriptors
-        self.arrived += data
+        self._buffer += data
+        while (body := self._take_body()) is not None:
+            try:
+                self.messages.append(self._decoder.decode(body))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise ProtocolError(str(error)) from error
 
-    def take(self) -> object | None:
-        """The next whole message that has been read, or None; `ProtocolError` if the bytes are no acceptable one."""
-        if len(self.arrived) < _LENGTH.size:
+    def _take_body(self) -> bytes | None:
+        """The body of the next whole frame, or None."""
+        if len(self._buffer) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(self.arrived)
+        (length,) = _LENGTH.unpack_from(self._buffer)
         if length > self._max_bytes:
             raise ProtocolError(f"a message of {length} bytes (at most {self._max_bytes} are accepted)")
         end = _LENGTH.size + length
-        if len(self.arrived) < end:
+        if len(self._buffer) < end:
             return None
-        body = bytes(self.arrived[_LENGTH.size : end])
-        del self.arrived[:end]
-        try:
-            message: object = self._decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(str(error)) from error
-        return message
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return body
 
     def take_descriptors(self, count: int) -> list[int]:
         """The oldest `count` descriptors that have arrived."""

@@ -110,6 +110,7 @@ class Worker:
             self._handle = os.pidfd_open(pid)  # valid even if its number is used again
         self._channel, self._output, self._folder = channel, output, folder
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
+        self._replies = self._receiver.messages
         self._printed = KeptOutput()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
@@ -162,35 +163,19 @@ class Worker:
     def answer(self, seconds: float) -> object:
         """Wait for the answer to the last request; raises like `request`."""
         deadline = time.monotonic() + seconds
-        try:
-            while (reply := self._next_reply()) is None:
-                self._raise_if_closed()
-                if (left := deadline - time.monotonic()) <= 0:
-                    self._ask_for_stack()
-                    self.close()
-                    raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
-                self._wait(left)
-        except ProtocolError as error:
-            self.close()
-            raise WorkerLost(f"the worker broke the protocol and was killed: {error}", is_forgery=True) from error
-        return reply
+        while not self._replies:
+            self._raise_if_closed()
+            if (left := deadline - time.monotonic()) <= 0:
+                self._ask_for_stack()
+                self.close()
+                raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
+            self._wait(left)
+        return self._replies.popleft()
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
         self._wait(0.0)
-        return self.is_closed or bool(self._receiver.arrived)
-
-    def _next_reply(self) -> object | None:
-        """The next reply that has arrived, or None. The first message is none: it reports the isolation."""
-        if not self._receiver.arrived:
-            return None
-        reply = self._receiver.take()
-        if reply is None or self.isolation is not None:
-            return reply
-        if not isinstance(reply, messages.Settled):
-            raise ProtocolError(f"the first message was {type(reply).__name__}, not Settled")
-        self.isolation = reply.isolation
-        return self._receiver.take()
+        return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:
         """Check that the worker runs, and the server too, which kills the processes that a worker leaves.
@@ -312,10 +297,19 @@ class Worker:
             key.data()
 
     def _read_replies(self) -> None:
+        """Read replies. The first message is none: it reports the isolation."""
         try:
             self._receiver.fill(wait=False)
+            if self._replies and self.isolation is None:
+                settled = self._replies.popleft()
+                if not isinstance(settled, messages.Settled):
+                    raise ProtocolError(f"the first message was {type(settled).__name__}, not Settled")
+                self.isolation = settled.isolation
         except ChannelClosed:
             self._end_silent_worker()
+        except ProtocolError as error:
+            self.close()
+            raise WorkerLost(f"the worker broke the protocol and was killed: {error}", is_forgery=True) from error
 
     def _read_output(self) -> None:
         for _ in range(_MAX_READS):
@@ -481,7 +475,8 @@ class ForkServerClient:
     def read_reports(self) -> None:
         """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
-        while (message := self._receiver.take()) is not None:
+        while self._receiver.messages:
+            message = self._receiver.messages.popleft()
             match message:
                 case messages.Spawned(pid=pid):
                     self._spawned.append(pid)

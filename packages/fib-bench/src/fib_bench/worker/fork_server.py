@@ -165,8 +165,8 @@ class Server:
         return 0.0 if self._later else _TASK_COUNT_SECONDS
 
     def _answer(self) -> None:
-        while (request := self._receiver.take()) is not None:
-            match request:
+        while self._receiver.messages:
+            match self._receiver.messages.popleft():
                 case Spawn(folder=folder):
                     self._spawn(folder)
                 case Kill(pid=pid) if pid in self._workers:
