@@ -12,8 +12,7 @@ from types import UnionType
 from typing import Any
 
 import attrs
-from fib_bench.config.benchmark import BenchmarkConfig
-from fib_bench.config.model import ResolvedEvalConfig
+from fib_bench.config.model import BenchmarkConfig, ResolvedEvalConfig
 from fib_schema import Definition, Solution, Trace, Workload
 from fib_schema._record import Record
 from fib_schema.codec import tag_of

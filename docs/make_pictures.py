@@ -22,7 +22,7 @@ from typing import Any
 
 import attrs
 from fib_bench.cli.main import main as fib_bench
-from fib_bench.cli.tables import print_leaderboard
+from fib_bench.cli.output import print_leaderboard
 from fib_bench.report import LeaderboardRow, summarise
 from fib_schema import TraceSet
 from playwright.sync_api import sync_playwright

@@ -20,7 +20,7 @@ from fib_bench.evaluators import evaluator_for
 from fib_bench.inputs.synthesis import Role, find_rule
 from fib_bench.timing import work
 from fib_schema import AxisConst, Definition, TensorSpec
-from fib_schema.reader import load_json_file
+from fib_schema.data_files import load_json_file
 from sphinx.pycode import ModuleAnalyzer
 
 _TEXTS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fib_apply.events import routed
-from fib_bench.cli.tables import print_seconds
+from fib_bench.cli.output import print_seconds
 from fib_bench.events import Phase
 from rich.console import Console
 

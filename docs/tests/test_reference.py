@@ -14,7 +14,7 @@ import yaml
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.evaluators import evaluator_for
 from fib_schema import Definition, TraceSet
-from fib_schema.reader import load_json_file
+from fib_schema.data_files import load_json_file
 from fib_schema.validation import validate
 
 DOCS = Path(__file__).resolve().parent.parent

@@ -30,11 +30,11 @@ from unittest.mock import patch
 import msgspec
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE
+from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker import client
-from fib_bench.worker.process_tree import children, descendants
+from fib_bench.worker.outside_checks import children, descendants
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -140,13 +140,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Evaluate all plans but the first, which warms up; numbers of one evaluation."""
     plans = [plan_of(index, options.workloads, options.solutions) for index in range(options.definitions + 1)]
     traffic, phases, profile = Traffic(), Counter[str](), cProfile.Profile(time.process_time)
-    with PlanRunner(BenchmarkConfig(**_FIXED_WORK), None, {}) as execution:
-        _evaluate(execution, plan_of(options.definitions + 1, 2, 2), Counter())
-        _evaluate(execution, plans[0], Counter())
+    with Judge(BenchmarkConfig(**_FIXED_WORK)) as judge:
+        _evaluate(judge, plan_of(options.definitions + 1, 2, 2), Counter())
+        _evaluate(judge, plans[0], Counter())
         cpu = CpuTime()
         before, begin = cpu.seconds(), time.perf_counter()
         with profile if options.profile else traffic.counted():
-            made = sum(_evaluate(execution, plan, phases) for plan in plans[1:])
+            made = sum(_evaluate(judge, plan, phases) for plan in plans[1:])
         wall = time.perf_counter() - begin
         spent = {kind: seconds - before[kind] for kind, seconds in cpu.seconds().items()}
     if options.profile:
@@ -161,9 +161,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _evaluate(execution: PlanRunner, plan: DefinitionPlan, phases: Counter[str]) -> int:
+def _evaluate(judge: Judge, plan: DefinitionPlan, phases: Counter[str]) -> int:
     made = 0
-    for event in execution.execute(plan):
+    for event in judge.execute(plan):
         match event:
             case Evaluated(trace=trace):
                 assert trace.is_successful(), trace.evaluation

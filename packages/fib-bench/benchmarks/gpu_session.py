@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import attrs
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.local_scheduler import make_scheduler
-from fib_bench.execution.scheduler import Scheduler
+from fib_bench.execution.scheduler import Scheduler, make_scheduler
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_compile.device import hardware_from_device
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload

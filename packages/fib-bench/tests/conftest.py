@@ -12,7 +12,6 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.cli.main import main
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE
 from fib_bench.judge.evaluate import Judge
 from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker
@@ -255,12 +254,11 @@ def shared_server(monkeypatch, server, device_context):
     def execution(config, root, baselines):
         unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
         config = config.with_fields(**unset)
-        execution = PlanRunner(config, root, baselines, SharedServer(server))
-        judge = execution._judge
+        judge = Judge(config, root=root, baselines=baselines, server=SharedServer(server))
         judge.context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
-        return execution
+        return judge
 
-    monkeypatch.setattr("fib_bench.execution.local_scheduler.JudgeProcess", execution)
+    monkeypatch.setattr("fib_bench.execution.scheduler.JudgeProcess", execution)
     return server
 
 

@@ -16,7 +16,7 @@ from fib_bench.transport.protocol import is_readable
 from fib_bench.worker import autotuning as ours
 from fib_bench.worker import client
 from fib_bench.worker.fork_server import identify_triton
-from fib_bench.worker.process_tree import descendants
+from fib_bench.worker.outside_checks import descendants
 
 from .samples import DOUBLE, FORGES, make_solution, make_workload
 

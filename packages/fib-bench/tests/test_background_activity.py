@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from fib_bench.judge import functions
 from fib_bench.judge.functions import BackgroundActivity, Rejected, cpu_seconds
-from fib_bench.worker.process_tree import descendants
+from fib_bench.worker.outside_checks import descendants
 from fib_schema import EvaluationStatus
 
 
@@ -134,7 +134,7 @@ def test_a_thread_that_ends_while_children_are_listed_leaves_nothing_open(monkey
     def has_ended(*_):
         raise ProcessLookupError
 
-    monkeypatch.setattr("fib_bench.worker.process_tree._children_of", has_ended)
+    monkeypatch.setattr("fib_bench.worker.outside_checks._children_of", has_ended)
     assert descendants(os.getpid()) == []
     gc.collect()  # an open iterator of a folder would warn
 

@@ -36,8 +36,7 @@ class CountWaits(TorchDispatchMode):
 def place(request, monkeypatch):
     """Both ways of the code: with and without looking at values in between."""
     if request.param == "as on a device":
-        for module in ("elements", "comparison"):
-            monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
+        monkeypatch.setattr("fib_bench.checking.comparison.is_on_cpu", lambda tensor: False)
     return str(request.param)
 
 
@@ -85,7 +84,7 @@ class TestWholeRows:
     @pytest.mark.parametrize("chunk", [7, 50, 1 << 17])
     def test_one_bad_row_is_too_many(self, shape, chunk, monkeypatch):
         for name in ("_CPU_CHUNK", "_DEVICE_CHUNK"):
-            monkeypatch.setattr(f"fib_bench.checking.elements.{name}", chunk)
+            monkeypatch.setattr(f"fib_bench.checking.comparison.{name}", chunk)
         expected = torch.ones(shape)
         some, most = expected.clone(), expected.clone()
         some.view(200, 16)[17, :8] = 2.0
@@ -160,8 +159,8 @@ def test_a_comparison_is_what_a_loop_over_float64_finds(pairs, dtype, atol, rtol
     config = ResolvedEvalConfig(atol=atol, rtol=rtol, error_cap=cap, dtypes={})
     found, expected = (torch.tensor([pair[i] for pair in pairs]).to(dtype) for i in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fib_bench.checking.elements._CPU_CHUNK", chunk)
-        patch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", chunk)
+        patch.setattr("fib_bench.checking.comparison._CPU_CHUNK", chunk)
+        patch.setattr("fib_bench.checking.comparison._DEVICE_CHUNK", chunk)
         result = compare("y", found, expected, config)
     a, b = found.tolist(), expected.tolist()
     absolute, relative = zip(*map(naive_errors, a, b), strict=True)
@@ -195,9 +194,8 @@ def naive_errors(a, b):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch, dtype):
-    for module in ("elements", "comparison"):
-        monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 8)
+    monkeypatch.setattr("fib_bench.checking.comparison.is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr("fib_bench.checking.comparison._DEVICE_CHUNK", 8)
     expected = (torch.arange(30) % 7).to(dtype)
     extent = measure_extent(expected)
     rule = ErrorLimits.from_config(STRICT, expected, extent)

@@ -8,8 +8,7 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, EvalConfig, InvalidConfig, ResolvedEvalConfig, Tolerance
-from fib_bench.config.benchmark import DATA_SET_FILE
-from fib_bench.config.model import ONE_STEP, Layers
+from fib_bench.config.model import DATA_SET_FILE, ONE_STEP, Layers
 from fib_schema import AxisVar, Definition, InvalidField, TensorSpec, TraceSet
 from fib_schema.settings import InvalidConfigFile
 from hypothesis import given

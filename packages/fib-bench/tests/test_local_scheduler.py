@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 from fib_bench import BenchmarkConfig, InvalidConfig
-from fib_bench.execution.local_scheduler import concurrency_of, make_scheduler
+from fib_bench.execution.scheduler import concurrency_of, make_scheduler
 
 
 @pytest.mark.parametrize(

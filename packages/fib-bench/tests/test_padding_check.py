@@ -6,7 +6,7 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig
-from fib_bench.inputs.index_padding import draw_padded_calls
+from fib_bench.inputs.generation import draw_padded_calls
 from fib_bench.judge.evaluate import Judge
 from fib_schema import BuildSpec, Evaluation
 

@@ -11,8 +11,14 @@ import attrs
 import pytest
 from fib_bench.benchmark import RunResult
 from fib_bench.cli.main import main
-from fib_bench.cli.progress import progress_on
-from fib_bench.cli.tables import print_best, print_comparison, print_leaderboard, print_skipped, print_summary
+from fib_bench.cli.output import (
+    print_best,
+    print_comparison,
+    print_leaderboard,
+    print_skipped,
+    print_summary,
+    progress_on,
+)
 from fib_bench.events import Evaluated, Planned, Skipped, Working
 from fib_bench.plan import Plan, Skip
 from fib_bench.report import best, error_line, failure_text, leaderboard, summarise

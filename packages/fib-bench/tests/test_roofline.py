@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from fib_bench.timing.roofline import Peaks, speed_fields, theoretical_peaks
-from fib_bench.timing.work import Work, work_of
+from fib_bench.timing.work import Peaks, Work, speed_fields, theoretical_peaks, work_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from fib_schema import RandomInput, TraceSet, Workload, append_jsonl_file, appending
+from fib_schema import RandomInput, TraceSet, Workload, append_jsonl_file, files
 
 PROGRAM = """
 import sys
@@ -61,7 +61,7 @@ def test_an_empty_batch_touches_nothing(tmp_path):
 
 
 def test_a_writer_waits_for_another_one_only_so_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(appending, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_SECONDS", 0.01)
     path = tmp_path / "a.jsonl"
     workload = Workload({"M": 1}, {"A": RandomInput()}, "w")
     append_jsonl_file([workload], path)

@@ -112,7 +112,7 @@ def test_a_batch_that_fails_half_way_keeps_what_is_durable(tmp_path, definition)
 
 KILLED = """
 import os, sys
-from fib_schema.appending import append_new_lines
+from fib_schema.files import append_new_lines
 root, calls = sys.argv[1], sys.argv[2:]
 real = {name: getattr(os, name) for name in calls}
 def run(number):

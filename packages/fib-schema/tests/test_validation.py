@@ -9,7 +9,7 @@ import warnings
 from contextlib import suppress
 
 import pytest
-from fib_schema import DataSetNotFound, DataWarning, FibError, Trace, TraceSet, load_jsonl_file, reader, validate
+from fib_schema import DataSetNotFound, DataWarning, FibError, Trace, TraceSet, data_files, load_jsonl_file, validate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -481,7 +481,7 @@ class TestTexts:
     def test_a_file_beyond_the_limit(self, folder, monkeypatch):
         folder.write("definitions/attention/large.json", " " * (2 << 20))
         folder.write(WORKLOADS, "x" * (2 << 20))
-        monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1 << 20)
+        monkeypatch.setattr(data_files, "MAX_RECORD_BYTES", 1 << 20)
         assert [problem.message.partition(",")[0] for problem in folder.problems()] == [
             "the file is larger than 1 MiB",
             "the line is larger than 1 MiB",

@@ -24,7 +24,7 @@ import attrs
 import httpx
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Event, Working
-from fib_bench.execution.local_scheduler import concurrency_of
+from fib_bench.execution.scheduler import concurrency_of
 from fib_compile.device import env_snapshot, hardware_from_device
 from fib_schema import Definition, Solution, Trace, TraceSet, Workload
 from fib_serve import Client

@@ -209,8 +209,7 @@ def _input_text(spec: object) -> str:
 def _floor_of(device: str, definition: Definition, workload: Workload) -> tuple[int | None, int | None, float | None]:
     """Bytes, operations and the least latency of a workload; None where they depend on the values of the inputs."""
     import torch
-    from fib_bench.timing.roofline import theoretical_peaks
-    from fib_bench.timing.work import work_of
+    from fib_bench.timing.work import theoretical_peaks, work_of
 
     work = work_of(definition, workload.axes)
     if work is None:

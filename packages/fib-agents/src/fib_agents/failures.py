@@ -182,8 +182,7 @@ def _compare(
     config: ResolvedEvalConfig,
 ) -> Iterator[WrongOutput]:
     import torch
-    from fib_bench.checking.elements import flat, logical_shape, to_double
-    from fib_bench.checking.sensitivity import examine
+    from fib_bench.checking.comparison import examine, flat, logical_shape, to_double
 
     for name, spec in definition.outputs.items():
         rule = examine(name, expected[name], values, config).rule  # the tolerances of the judge
@@ -212,7 +211,7 @@ def _compare(
 def _untouched(output: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
     """The elements whose bytes are those from before the call; none where a byte holds several elements."""
     import torch
-    from fib_bench.checking.elements import flat
+    from fib_bench.checking.comparison import flat
 
     data = flat(output).view(torch.uint8)
     if len(data) < elements.numel():
@@ -230,7 +229,7 @@ def _positions(places: torch.Tensor) -> str:
 def _inputs_at(definition: Definition, output: TensorSpec, index: Sequence[int], values: Values) -> dict[str, str]:
     """The inputs at the position that an output's element has on the axes that both share."""
     import torch
-    from fib_bench.checking.elements import is_float4
+    from fib_bench.checking.comparison import is_float4
 
     places = dict(zip(output.shape or (), index, strict=True))
     shown = {}

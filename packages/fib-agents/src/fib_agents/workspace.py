@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 from fib_bench.authoring.inference import infer_sources
-from fib_bench.config.benchmark import with_device_numbers
+from fib_bench.config.model import with_device_numbers
 from fib_compile.device import list_cuda_devices
 from fib_schema import Definition, InvalidField, Solution, SourceFile, TraceSet, UnknownName, Workload, parse_json
 

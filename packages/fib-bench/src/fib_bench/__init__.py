@@ -3,8 +3,8 @@
 A run, in this order:
 
 1. `cli.main` reads options (`cli.options`, `config`); `benchmark` opens the data set and plans what to run (`plan`).
-2. `execution.local_scheduler` starts judge processes for each device; `execution.scheduler` has a thread for each.
-3. In the judge process `execution.plan_runner` goes through blocks of workloads; `judge.evaluate` judges.
+2. `execution.scheduler` starts judge processes for each device, and has a thread for each.
+3. In the judge process `judge.evaluate` goes through blocks of workloads and judges.
 4. `judge.prepare` makes inputs (`inputs`) and expected outputs. `worker.client` has the fork server fork a
    worker, which serves requests (`worker.session`) in a sandbox (`sandbox`); messages are in `transport`.
 5. `judge.evaluate` has a solution built, checked (`evaluators`, `checking`), sealed and timed

@@ -20,7 +20,7 @@ from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
 from .caches import CacheOwner, remove_caches
-from .config.benchmark import BenchmarkConfig
+from .config.model import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Observer, Skipped
 from .execution.judge_process import JudgeProcess

@@ -10,9 +10,9 @@ import attrs
 from fib_schema import Trace, TraceSet
 from fib_schema.display import counted, escape_line
 
-from .config.benchmark import BenchmarkConfig
+from .config.model import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Event, Observer, Phase, PhaseTimes, Planned, Skipped, Working
-from .execution.local_scheduler import make_scheduler
+from .execution.scheduler import make_scheduler
 from .plan import Plan, Skip, check_names, in_order_of, make_plan
 from .report.leaderboard import format_trace
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -35,6 +37,38 @@ class Phase(StrEnum):
     """Background activity, kernel profile."""
     OTHER = "other"
     """Plan, records, messages and the end of processes; devices that are idle at the end of a run; trusted runs."""
+
+
+class PhaseTimer:
+    """Adds up the seconds of each phase of a run, each second once: a nested phase interrupts the outer one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Phase, float] = {}
+        self._open: list[Phase] = []
+        self._since = 0.0
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Count the block as a phase."""
+        self._count()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if self._open:
+            self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+    def take(self) -> Mapping[Phase, float]:
+        """Return the seconds by phase since the last call, in the order of `Phase`, and reset them."""
+        taken = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
+        self._seconds = {}
+        return taken
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from fib_schema.display import counted
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 from fib_schema.trace_facts import is_quick
 
-from .config.benchmark import BenchmarkConfig
+from .config.model import BenchmarkConfig
 
 _SHOWN_NAMES = 3
 

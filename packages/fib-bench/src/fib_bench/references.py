@@ -10,7 +10,7 @@ from fib_compile.registry import reference_solution
 from fib_schema import Definition, InvalidRecord, Solution, TraceSet
 
 from .benchmark import Benchmark
-from .config.benchmark import BenchmarkConfig
+from .config.model import BenchmarkConfig
 from .report import error_line
 
 REFERENCE_AUTHOR = "reference"

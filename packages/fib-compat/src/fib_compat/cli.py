@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fib_bench.cli.main import main as fib_bench_command
 from fib_bench.cli.options import add_run_options, config_of
-from fib_bench.cli.output import error_console, output_console
-from fib_bench.cli.progress import progress_on
-from fib_bench.cli.tables import print_leaderboard, print_skipped
+from fib_bench.cli.output import error_console, output_console, print_leaderboard, print_skipped, progress_on
 from fib_bench.report import summarise
 from fib_compile.device import list_cuda_devices
 from fib_schema import TraceSet, UnknownName, get_fib_dataset_path

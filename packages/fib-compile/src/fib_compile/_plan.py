@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import BuildSpec, CompileOptions, Definition, Solution, SourceFile
-from fib_schema.framing import framed
 from fib_schema.hardware import architectures_of
+from fib_schema.solution import framed
 
 from .builder import Limits
 from .cache import digest, interface_digest, machine

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
 from fib_schema.files import private_folder
+from fib_schema.settings import InvalidSetting
 
 from .cache import CACHE_FOLDER, JIT_FOLDER
-from .errors import check_limit
 
 if TYPE_CHECKING:
     from .runnable import Runnable
@@ -51,6 +51,16 @@ def watch_exit() -> None:
 
         assert concurrent.futures.thread
         threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def check_limit(field: str, value: float | None) -> None:
+    """Check a limit; None is unlimited.
+
+    Raises:
+        InvalidSetting: It is not greater than 0.
+    """
+    if value is not None and not value > 0:
+        raise InvalidSetting(field, value, "a number greater than 0")
 
 
 @attrs.frozen

@@ -38,7 +38,7 @@ from fib_schema.files import (
     staged,
     temporary_path,
 )
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 
 from .errors import BuildProblem
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import attrs
 from fib_schema import FibError, Solution
-from fib_schema.settings import InvalidSetting
 
 _MAX_DETAIL_LINES = 40
 
@@ -65,13 +64,3 @@ class InvalidDevice(FibError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.name!r} is not a device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
-
-
-def check_limit(field: str, value: float | None) -> None:
-    """Check a limit; None is unlimited.
-
-    Raises:
-        InvalidSetting: It is not greater than 0.
-    """
-    if value is not None and not value > 0:
-        raise InvalidSetting(field, value, "a number greater than 0")

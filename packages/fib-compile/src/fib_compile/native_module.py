@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 from fib_schema import FibError
 from fib_schema.files import private_folder
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 
 from ._compile import CommandKilled, check_space, error_lines, is_final_failure, run_logged
 from .builder import Limits, watch_exit

@@ -16,10 +16,10 @@ from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 from fib_schema.settings import InvalidSetting
 
-from .builder import Builder, Limits, watch_exit
+from .builder import Builder, Limits, check_limit, watch_exit
 from .builders import builder_classes
 from .cache import interface_digest
-from .errors import BuildError, check_limit
+from .errors import BuildError
 from .runnable import Runnable
 
 if TYPE_CHECKING:

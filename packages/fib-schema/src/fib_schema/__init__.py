@@ -76,6 +76,13 @@ if TYPE_CHECKING:
     from .blobs import BlobError
     from .codec import format_json, parse_json, to_plain
     from .constraints import constraint_names, evaluate_constraint, parse_constraint
+    from .data_files import (
+        append_jsonl_file,
+        load_json_file,
+        load_jsonl_file,
+        save_json_file,
+        save_jsonl_file,
+    )
     from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
     from .errors import (
         AxisError,
@@ -94,18 +101,23 @@ if TYPE_CHECKING:
     from .files import get_fib_cache_path, get_fib_dataset_path
     from .migration import MigrationReport, TargetNotEmpty, migrate
     from .problems import Report
-    from .reader import (
-        append_jsonl_file,
-        load_json_file,
-        load_jsonl_file,
-        save_json_file,
-        save_jsonl_file,
-    )
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
-    from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+    from .trace import (
+        UNRANKED_FLAGS,
+        Correctness,
+        Environment,
+        Evaluation,
+        EvaluationStatus,
+        InputSpec,
+        Performance,
+        RandomInput,
+        SafetensorsInput,
+        ScalarInput,
+        Trace,
+        Workload,
+    )
     from .trace_set import SpeedupMetrics, TraceSet, TraceSetSummary
     from .validation import validate
-    from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
     from .workload_log import WorkloadLog
 
     __version__: str

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ._record import relative_path_problem
-from .data_files import is_below
+from .data_files import LFS_POINTER, is_below
 from .errors import FibError
 from .files import open_regular
-from .reader import LFS_POINTER
 
 if TYPE_CHECKING:
     import torch

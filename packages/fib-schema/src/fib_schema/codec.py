@@ -25,8 +25,7 @@ from .definition import DType
 from .display import finite_value
 from .errors import InvalidRecord, Keys, Problem, located_errors
 from .solution import SupportedBindings, SupportedLanguages
-from .trace import Environment, EvaluationStatus
-from .workload import Workload
+from .trace import Environment, EvaluationStatus, Workload
 
 if TYPE_CHECKING:
     from cattrs import Converter  # imported on use: opening a data set parses nothing

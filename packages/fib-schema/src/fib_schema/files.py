@@ -1,9 +1,13 @@
-"""Files, for all packages: atomic publication, reading of files that others have made, and private folders of caches.
+"""Files, for all packages: atomic publication, durable appends, reading of files of others, private folders of caches.
 
 Content is written under a temporary name beside the target and renamed, so that a reader sees the old content or the
 new, never a part, and a killed writer leaves only a hidden temporary. `atomic_write` and `atomic_create_all` write
 bytes; `staged` is for content that another program or several steps produce; `write_output` is for files that a user
 names. Their errors name the target.
+
+A writer that appends locks its file with `flock`, ends a line that another writer left torn, writes its lines, and
+syncs them before it returns. If anything fails, the file is cut back to its former size; a new one stays empty. The
+system releases the lock when its process dies. A mount that refuses `flock` cannot be written to.
 
 A cache holds code that is executed. `private_folder` makes a folder with mode 0700. It is used only if it belongs to
 this user or to root, if no other user may write to it, and if no other user can put another folder in its place. A
@@ -18,7 +22,10 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from typing import BinaryIO
 
@@ -409,3 +416,72 @@ def _path_variable(variable: str, folder: str) -> Path:
     if value := os.environ.get(variable):
         return Path(value).expanduser().absolute()  # a subprocess may have another working directory
     return Path.home() / ".cache" / "flashinfer_bench" / folder
+
+
+LOCK_TIMEOUT_SECONDS = 60.0
+"""A writer holds its lock for one write and one sync; longer means that it is gone."""
+_FIRST_PAUSE_SECONDS, _POLL_SECONDS = 0.0005, 0.01  # a writer holds its lock for about 0.3 ms
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+
+
+def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
+    """Append lines that are chosen under the lock, depending on what the file holds by then; returns them, durable.
+
+    Given the file's descriptor, `choose` returns them without their newlines. File and folder need not exist. A process
+    that is killed may leave lines that it never acknowledged, the last one torn, or an empty file.
+
+    Raises:
+        TimeoutError: Another process held the lock for `LOCK_TIMEOUT_SECONDS`; nothing was appended.
+        OSError: Nothing was appended.
+    """
+    with naming(path):
+        descriptor = _open(path)
+        try:
+            _lock(descriptor, path)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file; lines cannot be appended to it")
+            if lines := choose(descriptor):
+                _append(descriptor, path, status.st_size, lines)
+            return lines
+        finally:
+            with suppress(OSError):  # such as that of a lock that was not taken
+                flock(descriptor, LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+            os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """Open a file; make it, and its folder, if there is none."""
+    try:
+        return os.open(path, _FLAGS)
+    except FileNotFoundError:
+        sync_paths(make_folders(Path(path).parent))
+        return os.open(path, _FLAGS | os.O_CREAT, 0o666)
+
+
+def _append(descriptor: int, path: str, size: int, lines: Sequence[bytes]) -> None:
+    """Write lines durably behind the last byte, or cut the file back to its size."""
+    is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # the next line must not continue that one
+    try:
+        write_all(descriptor, b"\n" * is_torn + b"\n".join(lines) + b"\n")
+        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync
+        if not size:  # the file may be new
+            sync_paths([Path(os.path.realpath(path)).parent])
+    except BaseException:
+        with suppress(OSError):  # must not hide the error that led here
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def _lock(descriptor: int, path: str) -> None:
+    """Take the exclusive lock of an open file."""
+    pause, end = _FIRST_PAUSE_SECONDS, time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            return flock(descriptor, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                text = f"has been locked for {LOCK_TIMEOUT_SECONDS:g} s by another process, which lslocks names; end it"
+                raise TimeoutError(errno.ETIMEDOUT, text, path) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS)

@@ -17,12 +17,11 @@ import attrs
 
 from . import data_files
 from .codec import format_json
-from .data_files import DataFile, is_below, list_files
+from .data_files import DataFile, is_below, list_files, read_json, read_traces
 from .definition import Definition
 from .errors import DataSetNotFound, FibError, Problem, UnknownName
 from .files import copy_file, naming, staged
 from .problems import Findings, Report, plain_problem
-from .reader import read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 from .validation import validate

@@ -6,6 +6,7 @@ Source: the schema of the public flashinfer-trace data set.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +14,16 @@ import attrs
 
 from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
-from .framing import framed
+
+
+def framed(parts: Iterable[str | bytes]) -> bytes:
+    """Join parts so that no two different sequences give the same bytes."""
+    frames = bytearray()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        frames += len(data).to_bytes(8, "little")
+        frames += data
+    return bytes(frames)
 
 
 class SupportedLanguages(StrEnum):

@@ -18,8 +18,7 @@ from typing import Any, TypeAlias
 from ._record import FrozenDict
 from .definition import Definition
 from .errors import InvalidField
-from .trace import Evaluation
-from .workload import Workload
+from .trace import Evaluation, Workload
 
 LAYOUT = "layout"
 """The key in ``extra``."""

@@ -21,8 +21,7 @@ import attrs
 from .definition import Definition
 from .errors import AxisError, InvalidField
 from .strides import LAYOUT, stated_strides, workload_strides
-from .trace import UNRANKED_FLAGS, Evaluation, Performance, Trace
-from .workload import Workload
+from .trace import UNRANKED_FLAGS, Evaluation, Performance, Trace, Workload
 
 CPU_TIMING = "unranked: cpu timing"
 """The worker itself read the clock, on the CPU; such a latency ranks nobody unless a report includes it."""

@@ -15,9 +15,8 @@ import attrs
 
 from . import data_files
 from ._record import Record, component_problem
-from .appending import append_new_lines
 from .codec import format_json, paused_gc, to_plain
-from .data_files import DataFile
+from .data_files import DataFile, NamedFile, named_files, read_json, read_traces
 from .definition import Definition
 from .display import counted
 from .errors import (
@@ -30,9 +29,8 @@ from .errors import (
     Problem,
     UnknownName,
 )
-from .files import atomic_create_all, get_fib_dataset_path, staged
+from .files import append_new_lines, atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
-from .reader import NamedFile, named_files, read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 from .trace_facts import has_workload_layout, kind_of, speedup_of

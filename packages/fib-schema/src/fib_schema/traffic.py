@@ -30,7 +30,7 @@ from .errors import InvalidField, Problem
 from .files import read_regular
 from .problems import Findings
 from .strides import LAYOUT, Strides, stated_strides
-from .workload import Workload
+from .trace import Workload
 
 FOLDER = "traffic"
 """Below the data set's root."""

@@ -17,20 +17,18 @@ from . import data_files
 from .blobs import BlobError, StoredTensor, stored_tensors
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
-from .data_files import DataFile, list_files, missing_data
+from .data_files import DataFile, list_files, missing_data, named_files, read_json, read_traces
 from .definition import Definition, DType, TensorSpec
 from .display import counted
 from .errors import ConstraintError, DataSetNotFound, InvalidField, UnknownName
 from .files import get_fib_dataset_path
 from .problems import Findings, Report
-from .reader import named_files, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides, storage_elements, workload_strides
 from .syntax import parse_source, undefined_names
-from .trace import Evaluation, Performance, Trace
+from .trace import Evaluation, Performance, SafetensorsInput, ScalarInput, Trace, Workload
 from .trace_facts import has_workload_layout
 from .traffic import load_traffic
-from .workload import SafetensorsInput, ScalarInput, Workload
 
 _MAX_SUGGESTIONS = 100
 """Unknown names for which close matches are looked up, which takes milliseconds."""

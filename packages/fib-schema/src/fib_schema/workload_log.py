@@ -15,12 +15,10 @@ import attrs
 import msgspec
 
 from . import data_files
-from .appending import append_new_lines
 from .codec import format_json
 from .definition import Definition
-from .files import atomic_create_all
-from .trace import Trace
-from .workload import Workload
+from .files import append_new_lines, atomic_create_all
+from .trace import Trace, Workload
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,7 @@ from fib_schema import (
     format_json,
     parse_json,
 )
-from fib_schema.reader import save_json_file
+from fib_schema.data_files import save_json_file
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from .contest import Catalog

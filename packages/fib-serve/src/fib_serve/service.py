@@ -21,7 +21,7 @@ from pathlib import Path
 
 import uvicorn
 from fib_bench.errors import ClusterUnreachable
-from fib_bench.execution.local_scheduler import concurrency_of
+from fib_bench.execution.scheduler import concurrency_of
 from fib_schema import FibError
 from fib_schema.display import counted
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import Solution, format_json, parse_json
 from fib_schema.display import counted
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
 
 from .database import PENDING, Database, State, new_id, now, results, submissions, users

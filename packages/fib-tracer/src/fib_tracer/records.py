@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from fib_schema import Definition, InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload, WorkloadLog
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 from fib_schema.strides import Strides, layout_extra
 
 from .policies import RANDOM

@@ -21,9 +21,9 @@ from fib_bench.caches import CacheOwner, own_cache
 from fib_bench.sandbox import syscalls as kernel
 from fib_bench.sandbox.landlock import cuda_device_files, keep_in_memory, kernel_files
 from fib_bench.sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
-from fib_bench.sandbox.policy import isolate, limit_from_environment, protect_memory
+from fib_bench.sandbox.policy import isolate, limit_from_environment
 from fib_bench.sandbox.processes import reserve_uid
-from fib_bench.worker import process_tree
+from fib_bench.worker import outside_checks
 from fib_schema import Solution, parse_json
 
 from .call import DEFERRED, Deferred
@@ -65,7 +65,7 @@ def main() -> None:
         _run(settings, theirs, report)
     keep_in_memory(Path(f"/proc/{pid}/task"))
     theirs.close()
-    protect_memory()  # not before: the command inherits it until it is executed
+    kernel.protect_memory()  # not before: the command inherits it until it is executed
     code = _wait(pid)
     _end_all()
     _say(report, {"code": code})
@@ -85,7 +85,7 @@ def _stop(*_: object) -> None:
 
 def _end_all() -> None:
     """Kill everything that the command has started, and wait for its end."""
-    process_tree.kill(process_tree.children)
+    outside_checks.kill(outside_checks.children)
     with suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)

@@ -20,8 +20,7 @@ from typing import Any, Self
 
 import attrs
 import torch
-from fib_bench.inputs.generation import make_input_values, refusing
-from fib_bench.inputs.problem_generator import generator_of
+from fib_bench.inputs.generation import generator_of, make_input_values, refusing
 from fib_bench.judge.device import lock_of
 from fib_bench.temporary_folders import TemporaryFolder
 from fib_bench.worker.client import server_environment

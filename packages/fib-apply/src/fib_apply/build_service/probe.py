@@ -28,7 +28,7 @@ import attrs
 from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, format_json, get_fib_cache_path, parse_json
 from fib_schema.files import explain_os_error
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 
 from ..config import ENABLE_VARIABLE, publish, read_published
 from ..errors import is_out_of_memory

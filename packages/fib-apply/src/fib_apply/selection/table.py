@@ -37,8 +37,8 @@ from fib_schema.codec import MAX_RECORD_BYTES, parse_json, paused_gc
 from fib_schema.data_files import list_data_files
 from fib_schema.display import escape_line
 from fib_schema.files import explain_os_error, read_regular
-from fib_schema.framing import framed
 from fib_schema.package_init import installed_version
+from fib_schema.solution import framed
 
 from ..config import (
     CACHE_FOLDER,

@@ -6,31 +6,132 @@ and nowhere else. Integers must be equal, and so must the bytes of booleans: any
 With a matched ratio some elements may be wrong, but no whole row.
 
 Statistics stay on the device, as a row of numbers per piece, until they are read together.
+
+*Probes.* A tolerance that suits outputs around 1 accepts anything where all outputs are tiny. So each expected output
+is compared with wrong answers: zeros, each input of its size, its own elements shuffled, and itself scaled by
+1 + 5 rtol. If one would pass, atol is lowered to the output's scale. Answers that pass even then are reported.
+
+Where outputs are large, atol is raised instead: an element near zero is then a difference of large sums, and has their
+rounding errors. Tensor cores cut off the bits that a float32 sum cannot hold; simulated for 28,672 products of normally
+distributed halves, that leaves errors of 4.5e-5 of the outputs' standard deviation, 0.004 near zero where outputs are
+around 169. The raised atol is 15 times that error.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import torch
+from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.display import counted
 
 from ..config.model import ResolvedEvalConfig
 from ..errors import OutputsUndefined
-from .elements import (
-    WHOLE_ROW,
-    dtype_name,
-    element_count,
-    has_same_bytes,
-    is_on_cpu,
-    logical_shape,
-    row_pieces,
-    row_width,
-    to_double,
-)
+
+_CPU_CHUNK = 1 << 17
+"""Elements in a chunk of a tensor: on a CPU they fit its cache in float64, which is 10 to 20 times as fast."""
+_DEVICE_CHUNK = 1 << 22
+_FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The values of float4_e2m1 by their bits; a byte holds two, the first in its low half."""
+_DTYPE_NAMES = {name: str(dtype) for dtype, name in TORCH_DTYPE_NAMES.items()}
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The name that definitions have for the dtype of a tensor."""
+    return _name_of(tensor.dtype)
+
+
+@functools.cache  # each comparison asks for it about 20 times
+def _name_of(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return _DTYPE_NAMES.get(name, name)
+
+
+def is_float4(tensor: torch.Tensor) -> bool:
+    """Whether a byte holds two elements; older versions of torch do not have the dtype."""
+    return dtype_name(tensor) == "float4_e2m1"
+
+
+def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape in elements."""
+    shape = tuple(tensor.shape)
+    return (*shape[:-1], 2 * shape[-1]) if is_float4(tensor) and shape else shape
+
+
+def element_count(tensor: torch.Tensor) -> int:
+    """The number of elements."""
+    return 2 * tensor.numel() if is_float4(tensor) else tensor.numel()
+
+
+def is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether values can be read without synchronizing a device."""
+    return tensor.device.type == "cpu"
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one dimension; booleans as bytes, because bytes other than 0 and 1 must count as different."""
+    return (tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor).reshape(-1)
+
+
+def row_pieces(width: int, *tensors: torch.Tensor) -> Iterator[tuple[slice, int, list[torch.Tensor]]]:
+    """Pieces of tensors of one shape and dtype: whole rows, or parts of the only one.
+
+    Returns:
+        The rows, the index of the first element, and the elements of each tensor, flat and in its dtype.
+    """
+    per_item = 2 if is_float4(tensors[0]) else 1
+    count, size = element_count(tensors[0]), _CPU_CHUNK if is_on_cpu(tensors[0]) else _DEVICE_CHUNK
+    is_one_row = count <= width
+    step = size if is_one_row else max(1, size // width) * width
+    items = [flat(tensor) for tensor in tensors]
+    for start in range(0, count, step):
+        end = min(start + step, count)
+        rows = slice(0, 1) if is_one_row else slice(start // width, end // width)
+        yield rows, start, [item[start // per_item : end // per_item] for item in items]
+
+
+def to_double(chunk: torch.Tensor) -> torch.Tensor:
+    """The elements of a flat tensor in float64; always a copy."""
+    if is_float4(chunk):
+        pairs = chunk.view(torch.uint8).to(torch.int64)
+        values = _float4_values(chunk.device)
+        return torch.stack([values[pairs & 0xF], values[pairs >> 4]], dim=-1).flatten()
+    return chunk.to(torch.float64, copy=True)
+
+
+@functools.cache  # copying it to a device waits for that
+def _float4_values(device: torch.device) -> torch.Tensor:
+    return torch.tensor(_FLOAT4, dtype=torch.float64, device=device)
+
+
+def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two flat tensors of one dtype are the same, bit by bit; waits for the device."""
+    return torch.equal(_as_words(a), _as_words(b))
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a flat tensor as int64 where alignment permits, which is 8 times as fast."""
+    data = tensor.contiguous().view(torch.uint8)  # outputs of no dimension of several calls lie apart
+    is_aligned = data.storage_offset() % 8 == 0 and data.numel() % 8 == 0
+    return data.view(torch.int64) if is_aligned else data
+
+
+WHOLE_ROW = 0.5
+"""The largest share of a row's elements that may be wrong, independent of the matched ratio of the whole output.
+
+A row that is wrong as a whole (dropped, stale, of another token) has nearly all of its elements wrong.
+Rounding in an honest kernel concentrates in rows too, but reaches 10 to 20 % of a row at most: a
+bfloat16 attention row in which two large values nearly cancel.
+"""
+
+
+def row_width(tensor: torch.Tensor) -> int:
+    """The elements in a row: the last dimension that is not 1, else 1."""
+    return next((size for size in reversed(logical_shape(tensor)) if size != 1), 1)
 
 
 @attrs.frozen
@@ -103,6 +204,20 @@ def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip:
             continue
         piece = Piece.of(rows, start, to_double(a), to_double(b))
         yield piece if expected.dtype.is_floating_point else piece.with_integers(a, b)
+
+
+def row_squares(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """The sums of squared errors and of squared expected values of the rows of several calls, ``[2, rows]``.
+
+    Elements that are NaN or infinite in `expected`, ``[calls, *shape]`` as `found`, do not count.
+    """
+    width = row_width(expected[0])
+    squares = torch.zeros(2, element_count(expected) // width, dtype=torch.float64, device=expected.device)
+    for piece in pieces(found, expected, width, may_skip=False):
+        is_finite = piece.expected.isfinite()
+        for sums, values in zip(squares, (piece.absolute, piece.expected), strict=True):
+            sums[piece.rows] += values.where(is_finite, 0).square().sum(dim=1)
+    return squares
 
 
 def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -331,3 +446,260 @@ def raise_if_mostly_undefined(definition: str, workload: str, outputs: Mapping[s
     shares = {name: measure_extent(tensor).undefined_share for name, tensor in outputs.items()}
     if any(share > MOST_UNDEFINED for share in shares.values()):
         raise OutputsUndefined(definition, workload, shares)
+
+
+# -- probes: wrong answers that a check must reject ------------------------------------------------------------
+
+ZEROS, SHUFFLED, SCALED, OTHER_INPUTS = "zeros", "shuffled", "scaled", "other inputs"
+
+_SCALED_BY = 5.0
+"""The relative error of the scaled answer, in units of rtol."""
+_MARGIN = 0.8
+"""Fraction of the atol at which the scaled answer would just fail."""
+_NEAR_ZERO = 0.05
+"""The share of the error that rtol allows an element of median size, which is allowed to all elements."""
+_STEPS = 2
+"""Rounding steps of the dtype, at the output's scale, that are always allowed."""
+_SUMMATION = 1e-4
+"""The share of the scale that sums in another order may differ by: float32 over 100,000 terms does by less."""
+_MOST = 0.5
+"""Zeros have an error of the whole scale, so an atol below that fails them."""
+_SUBNORMALS = 4
+"""Steps between the smallest numbers of the dtype that are always allowed."""
+_SMALLEST_NORMAL = 2.0**-126
+"""Kernels may flush smaller numbers to zero."""
+_LEFTOVER = 4 * 2.0**-23
+"""Residue of a float32 difference of equal numbers, relative to the inputs."""
+_SAMPLE = 1 << 18
+
+
+@attrs.frozen(kw_only=True)
+class OutputCheck:
+    """The check of one output of one input set, and the wrong answers that it accepts."""
+
+    name: str
+    rule: ErrorLimits
+    extent: Extent
+    required_matched_ratio: float | None
+    error_cap: float = math.inf
+    is_tightened: bool = False
+    """Whether `atol` was lowered to the output's scale."""
+    insensitive_to: tuple[str, ...] = ()
+    """Wrong answers that pass: ``zeros``, ``input NAME``, ``shuffled``, ``scaled``."""
+    rejects: tuple[str, ...] = ()
+    """Wrong answers that fail. An answer that happens to be right, such as equal elements shuffled, is in neither."""
+
+    def wrong(self, piece: Piece) -> torch.Tensor:
+        """The elements of a piece that are wrong."""
+        return self.rule.wrong(piece)
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare an output of a solution with the examined output; synchronizes the device once."""
+        return compare_by(self.rule, self.name, found, expected, self.extent, wrong=self.wrong)
+
+    def compare_calls(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare the outputs of several calls on inputs of the same distribution, ``[calls, *shape]`` each.
+
+        Elements are judged as by `alike`; rows and the limit are not, which matter only where some are wrong.
+        """
+        rule = attrs.evolve(self.rule, width=row_width(expected))
+        return compare_by(rule, self.name, found, expected, measure_extent(expected))
+
+    def alike(self, expected: torch.Tensor) -> OutputCheck:
+        """The check of another output whose inputs have the same distribution; no probes are tried on it."""
+        extent = measure_extent(expected)
+        limit = limit_of(self.error_cap, extent)
+        return attrs.evolve(self, rule=attrs.evolve(self.rule, limit=limit), extent=extent)
+
+    def is_right(self, comparison: Comparison) -> bool:
+        """Whether a comparison by this check is good enough."""
+        return comparison.is_within(self.required_matched_ratio)
+
+    def to_extra(self) -> dict[str, Any]:
+        """The fields of a trace."""
+        return {
+            "atol": self.rule.atol,
+            "rtol": self.rule.rtol,
+            "required_matched_ratio": self.required_matched_ratio,
+            "error_cap": self.error_cap,
+            "is_tightened": self.is_tightened,
+            "insensitive_to": list(self.insensitive_to),
+            "undefined_share": self.extent.undefined_share,
+            "infinite_share": self.extent.infinite_share,
+        }
+
+
+def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], config: ResolvedEvalConfig) -> OutputCheck:
+    """Make the check of an expected output, just tight enough to fail known wrong answers."""
+    extent = measure_extent(expected)
+    rule = _allow_rounding(ErrorLimits.from_config(config, expected, extent), expected, extent)
+    loose = OutputCheck(
+        name=name,
+        rule=rule,
+        extent=extent,
+        required_matched_ratio=config.required_matched_ratio,
+        error_cap=config.error_cap,
+    )
+    probes = [*_given(inputs, expected), *_derived(expected, rule.rtol)] if extent.count else []
+    check = _try_out(loose, probes, expected)
+    if check.insensitive_to and expected.dtype.is_floating_point:
+        atol = _atol_at_scale(expected, inputs, extent, rule.rtol, config.required_matched_ratio)
+        tight = attrs.evolve(loose, rule=attrs.evolve(rule, atol=min(rule.atol, atol)), is_tightened=atol < rule.atol)
+        tight = _try_out(tight, probes, expected)
+        if tight.insensitive_to != check.insensitive_to:
+            return tight  # one that rejects no more wrong answers only harms honest ones
+    return check
+
+
+_Checked = TypeVar("_Checked", bound=OutputCheck)
+
+
+def with_blind_spots(check: _Checked, expected: torch.Tensor, inputs: Mapping[str, object]) -> _Checked:
+    """The check with the result of trying zeros and each input as the output."""
+    return _try_out(check, list(_given(inputs, expected)) if check.extent.count else [], expected)
+
+
+def insensitive_to_all(checks: Iterable[OutputCheck]) -> tuple[str, ...]:
+    """Wrong answers that pass a check of this output and fail none, whatever the input distribution."""
+    checks = list(checks)
+    passing = dict.fromkeys(probe for check in checks for probe in check.insensitive_to)
+    rejected = {probe for check in checks for probe in check.rejects}
+    return tuple(probe for probe in passing if probe not in rejected)
+
+
+Answer = Callable[[torch.Tensor, int], torch.Tensor]
+"""Gives a piece of a wrong answer in float64, from the same piece of the expected output and its start."""
+
+
+@attrs.frozen
+class _Probe:
+    """A wrong answer."""
+
+    name: str
+    answer: Answer
+    is_derived: bool = False
+    """Derived from the expected output: where both are equal it is not a wrong answer."""
+
+
+def _given(inputs: Mapping[str, object], expected: torch.Tensor) -> Iterator[_Probe]:
+    """Answers that do not depend on the output: zeros, and each input that could be returned."""
+    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b))
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
+            yield _Probe(f"input {name}", _elements_of(value))
+
+
+def _derived(expected: torch.Tensor, rtol: float) -> Iterator[_Probe]:
+    yield _shuffled(expected)
+    if rtol > 0:
+        factor = 1 + _SCALED_BY * rtol
+        yield _Probe(SCALED, lambda b, _: b * factor, is_derived=True)
+
+
+def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
+    is_alike = value.dtype.is_floating_point == expected.dtype.is_floating_point
+    return is_alike and is_float4(value) == is_float4(expected) and value.numel() == expected.numel() > 0
+
+
+def _elements_of(value: torch.Tensor) -> Answer:
+    items, per_item = flat(value), 2 if is_float4(value) else 1
+    return lambda b, start: to_double(items[start // per_item : (start + b.numel()) // per_item])
+
+
+def _shuffled(expected: torch.Tensor) -> _Probe:
+    """The elements half a tensor ahead, shuffled within a chunk; non-finite elements stay."""
+    per_item = 2 if is_float4(expected) else 1
+    items, dtype = flat(expected), flat(expected).dtype
+    if items.itemsize == 1:
+        items = items.view(torch.uint8)  # not every device can pick elements of the smallest floats
+
+    def answer(b: torch.Tensor, start: int) -> torch.Tensor:
+        places = _order(b.numel() // per_item, expected.device) + (start // per_item + items.numel() // 2)
+        a = to_double(items.index_select(0, places.remainder_(items.numel())).view(dtype))
+        return torch.where(a.isfinite(), a, b)
+
+    return _Probe(SHUFFLED, answer, is_derived=True)
+
+
+@functools.lru_cache(maxsize=2)  # all chunks but the last are of one size, and making it costs more than using it
+def _order(count: int, device: torch.device) -> torch.Tensor:
+    return torch.randperm(count, generator=torch.Generator(device).manual_seed(0), device=device)
+
+
+def _try_out(check: _Checked, probes: Sequence[_Probe], expected: torch.Tensor) -> _Checked:
+    passing, failing = [], []
+    for probe in probes:
+        comparison = _compare_answer(check, probe.answer, expected)
+        if not comparison.is_within(check.required_matched_ratio):
+            failing.append(probe.name)
+        elif comparison.max_absolute_error or not probe.is_derived:
+            passing.append(probe.name)
+    return attrs.evolve(check, insensitive_to=tuple(passing), rejects=tuple(failing))
+
+
+def _compare_answer(check: OutputCheck, answer: Answer, expected: torch.Tensor) -> Comparison:
+    """Compare a wrong answer, on a CPU until it must fail; synchronizes a device once.
+
+    Undefined and infinite elements count as right: an exploit can reproduce infinities.
+    """
+    rule = check.rule
+    found: list[torch.Tensor] = []
+    for rows, start, (chunk,) in row_pieces(rule.width, expected):
+        b = to_double(chunk)
+        piece = Piece.of(rows, start, answer(b, start), b)
+        piece.absolute.masked_fill_(~piece.expected.isfinite(), 0)
+        found.append(statistics_of(piece, rule, check.wrong(piece), rule.exceeds(piece)))
+        if is_on_cpu(expected):
+            comparison = comparison_of(check.name, found[-1:], expected, check.extent, rule, "")
+            if not comparison.is_within(check.required_matched_ratio):
+                return comparison
+    return comparison_of(check.name, found, expected, check.extent, rule, "")
+
+
+def _allow_rounding(rule: ErrorLimits, expected: torch.Tensor, extent: Extent) -> ErrorLimits:
+    """The rule with an atol that is not below the rounding errors of sums as large as the outputs."""
+    share = _NEAR_ZERO * rule.rtol
+    if not expected.dtype.is_floating_point or share * extent.largest <= rule.atol:
+        return rule
+    return attrs.evolve(rule, atol=max(rule.atol, share * _quantile(expected, extent, 0.5)))
+
+
+def _atol_at_scale(
+    expected: torch.Tensor, inputs: Mapping[str, object], extent: Extent, rtol: float, ratio: float | None
+) -> float:
+    """An atol that fails zeros and the scaled answer, and no honest rounding; infinite if the output has no scale.
+
+    The scale is the magnitude that all elements stay below but those that may be wrong. Where none
+    may, that is the largest of all: a row of small numbers beside one of large numbers has the
+    rounding errors of its own, so that a mean over both would be too strict for the second.
+    """
+    scale = _quantile(expected, extent, ratio)
+    if scale == 0:
+        return math.inf
+    eps, smallest = _steps_of(expected)
+    share = min(_MOST, max(_MARGIN * _SCALED_BY * rtol, _STEPS * eps, _SUMMATION))
+    extents = [measure_extent(v) for v in inputs.values() if isinstance(v, torch.Tensor) and v.dtype.is_floating_point]
+    leftover = _LEFTOVER * max((extent.largest for extent in extents), default=0.0)
+    return max(share * scale, _SUBNORMALS * smallest, _SMALLEST_NORMAL, leftover)
+
+
+def _steps_of(tensor: torch.Tensor) -> tuple[float, float]:
+    """The largest rounding step of a dtype, relative, and its smallest, absolute."""
+    if is_float4(tensor):
+        return 0.5, 0.5
+    info = torch.finfo(tensor.dtype)
+    return info.eps, info.smallest_normal * info.eps
+
+
+def _quantile(expected: torch.Tensor, extent: Extent, ratio: float | None) -> float:
+    """The magnitude that as many finite elements exceed as may be wrong; 0 if all may be wrong."""
+    finite = extent.defined - extent.infinite
+    may_be_wrong = 0.0 if ratio is None else (1 - ratio) * extent.defined
+    if may_be_wrong == 0:
+        return extent.largest
+    if may_be_wrong >= finite:
+        return 0.0
+    items = flat(expected)
+    sample = to_double(items[:: math.ceil(items.numel() / _SAMPLE) | 1]).abs_()  # odd: rows have even lengths
+    sample = sample.masked_fill_(sample.isinf(), math.nan)
+    return float(sample.nanquantile(1 - may_be_wrong / finite, interpolation="lower").nan_to_num(0.0))

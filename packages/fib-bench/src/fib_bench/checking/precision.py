@@ -26,8 +26,7 @@ import attrs
 import torch
 
 from ..secure_random import SECRET
-from .comparison import pieces
-from .elements import element_count, row_width
+from .comparison import row_squares
 
 LOW_PRECISION = "low_precision"
 MAX_MOVE = 2.0**-16
@@ -118,13 +117,7 @@ def relative_errors(found: Tensors, expected: Tensors) -> dict[str, list[float]]
 
 
 def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]:
-    width = row_width(expected[0])
-    squares = torch.zeros(2, element_count(expected) // width, dtype=torch.float64, device=expected.device)
-    for piece in pieces(found, expected, width, may_skip=False):
-        is_finite = piece.expected.isfinite()
-        for sums, values in zip(squares, (piece.absolute, piece.expected), strict=True):
-            sums[piece.rows] += values.where(is_finite, 0).square().sum(dim=1)
-    error_squares, wanted_squares = squares
+    error_squares, wanted_squares = row_squares(found, expected)
     ratios = (error_squares / wanted_squares).sqrt().masked_fill(wanted_squares == 0, math.nan)
     rows = ratios.view(len(expected), -1)
     rows = rows[:, :: -(-rows.shape[1] // _MAX_ROWS)]

@@ -17,7 +17,7 @@ from rich.console import Console
 from .. import hub
 from ..authoring.solutions import add_version, base_name, default_author
 from .kernels import axes_of
-from .options import Commands, add_command, add_json, set_help
+from .options import add_command, add_json, set_command, set_help
 from .output import output_console, print_done, print_json, say
 
 if TYPE_CHECKING:
@@ -27,17 +27,23 @@ _CASES = ("tests", "benchmarks")
 _TRITON = re.compile(r"^\s*(import|from)\s+triton\b", re.MULTILINE)
 
 
-def add_data_set_commands(commands: Commands) -> None:
-    """Declare the commands."""
-    check = add_command(commands, "validate", "list all problems of a data set", _validate)
+def declare_validate(check: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench validate``."""
+    set_command(check, _validate)
     add_data_set(check, is_first=True)
     add_json(check)
-    older = add_command(commands, "migrate", "convert an older data set to the current schema", _migrate)
+
+
+def declare_migrate(older: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench migrate``."""
+    set_command(older, _migrate)
     older.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
     older.add_argument("target", metavar="DST", help="a folder that is new or empty")
     add_json(older)
-    _add_fetch(add_command(commands, "fetch", "download a data set from a hub", _fetch))
-    problems = commands.add_parser("import", help="add a problem of KernelBench or GPU MODE")
+
+
+def declare_import(problems: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench import``."""
     set_help(problems, "Add problems of other benchmarks. Their files are executed: import what you trust.")
     formats = problems.add_subparsers(required=True, metavar="FORMAT")
     one = add_command(formats, "kernelbench", "a file with Model, get_inputs and get_init_inputs", _kernelbench)
@@ -101,7 +107,9 @@ def _print_migration(console: Console, report: MigrationReport) -> None:
     say(console, report.validation.to_text())
 
 
-def _add_fetch(parser: argparse.ArgumentParser) -> None:
+def declare_fetch(parser: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench fetch``."""
+    set_command(parser, _fetch)
     parser.add_argument("name", metavar="NAME", help=f"{', '.join(hub.DATA_SETS)}, or a repository OWNER/NAME")
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help="the data set (default: NAME without OWNER)")
     parser.add_argument("--op-types", nargs="+", metavar="NAME", default=[], help="only these op_types")

@@ -34,13 +34,11 @@ from ..authoring.definitions import definition_from_reference, random_workload
 from ..authoring.inference import DESTINATION, RETURN, STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.solutions import Added, add_version, base_name, default_author, versions_before
 from ..authoring.sources import KernelFileError, files_left_out, read_text, source_files
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
-from .options import Commands, add_command, add_device, default_device, set_help
-from .output import output_console, print_done, say
-from .progress import progress_on
-from .tables import print_skipped
+from .options import add_command, add_device, default_device, set_command, set_help
+from .output import output_console, print_done, print_skipped, progress_on, say
 
 if TYPE_CHECKING:
     from ..benchmark import RunResult
@@ -56,9 +54,9 @@ _NO_SAVES: Mapping[str, Trace] = MappingProxyType({})
 _POLL_SECONDS = 0.25
 
 
-def add_kernel_commands(commands: Commands) -> None:
+def declare_add(add: argparse.ArgumentParser) -> None:
     """Declare the commands about kernel files."""
-    add = add_command(commands, "add", "add a kernel as a solution, or a changed one as its next version", _add)
+    set_command(add, _add)
     text = "a .py, .cu or .cpp file, a folder of them, a solution.json, or the starter kit's config.toml"
     add.add_argument("file", metavar="FILE", type=Path, help=text)
     add.add_argument("--name", help="name of the solution (default: that of the file)")
@@ -66,11 +64,18 @@ def add_kernel_commands(commands: Commands) -> None:
     _add_kernel_options(add, is_required=False)
     add.add_argument("--quick", action="store_true", help="evaluate it at once on up to 3 workloads, unranked")
     add.add_argument("--device", help="where --quick runs: cpu or cuda:N")
-    watch = add_command(commands, "watch", "evaluate a kernel again whenever its file changes", _watch)
+
+
+def declare_watch(watch: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench watch``."""
+    set_command(watch, _watch)
     watch.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
     _add_kernel_options(watch, is_required=True)
     add_device(watch)
-    new = commands.add_parser("new", help="write a definition from a Python reference")
+
+
+def declare_new(new: argparse.ArgumentParser) -> None:
+    """Declare ``fib-bench new``."""
     set_help(new, "Write new records.")
     kinds = new.add_subparsers(required=True, metavar="KIND")
     _add_new_definition(add_command(kinds, "definition", "a definition from a Python reference", _new_definition))

@@ -23,19 +23,23 @@ from rich.console import Console
 
 from .. import __version__
 from ..authoring.compiler_errors import compiler_error_of
-from ..config.benchmark import DATA_SET_FILE, BenchmarkConfig
-from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
+from ..config.model import DATA_SET_FILE, BenchmarkConfig
 from ..report import summarise
 from ..report.leaderboard import format_trace
-from .data_sets import add_data_set_commands
-from .kernels import add_kernel_commands
-from .options import add_command, add_json, add_run_options, config_of, set_help
-from .output import error_console, output_console, print_json, say
-from .progress import handled, interruptible, progress_on
-from .reports import add_reports
-from .selftest import add_selftest
-from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
-from .tuning import add_tuning
+from .options import LateParser, add_command, add_json, add_run_options, config_of, set_help
+from .output import (
+    error_console,
+    handled,
+    interruptible,
+    output_console,
+    print_json,
+    print_leaderboard,
+    print_seconds,
+    print_skipped,
+    print_summary,
+    progress_on,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..benchmark import RunResult  # imports torch: only `run` and `demo` do
@@ -57,6 +61,20 @@ Examples:
                                        add a kernel of your own
   fib-bench report summary DIR         the leaderboard
   fib-bench COMMAND --help             what a command does, with examples"""
+
+_LATE_COMMANDS = {
+    "add": ("kernels:declare_add", "add a kernel as a solution, or a changed one as its next version"),
+    "watch": ("kernels:declare_watch", "evaluate a kernel again whenever its file changes"),
+    "new": ("kernels:declare_new", "write a definition from a Python reference"),
+    "tune": ("tuning:declare_tune", "choose the configuration of a solution for each size"),
+    "report": ("reports:declare_report", "tables and pages made from traces"),
+    "validate": ("data_sets:declare_validate", "list all problems of a data set"),
+    "migrate": ("data_sets:declare_migrate", "convert an older data set to the current schema"),
+    "fetch": ("data_sets:declare_fetch", "download a data set from a hub"),
+    "import": ("data_sets:declare_import", "add a problem of KernelBench or GPU MODE"),
+    "selftest": ("selftest:declare_selftest", "check that exploits are rejected on this machine"),
+}
+"""The commands that other modules declare when they are used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,6 +184,8 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench demo
       fib-bench demo /tmp/demo && fib-bench report html /tmp/demo
     """
+    from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
+
     root = Path(arguments.dir)
     write_demo(root)
     trace_set = TraceSet.from_path(root)
@@ -191,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-bench")
     set_help(parser, _HELP)
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=LateParser)
     run = add_command(commands, "run", "evaluate solutions and append their traces", _run)
     add_data_set(run, is_first=True)
     run.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
@@ -200,11 +220,8 @@ def _parser() -> argparse.ArgumentParser:
     text = "add the reference as a solution to each definition that has none"
     run.add_argument("--reference-as-solution", action="store_true", help=text)
     add_run_options(run)
-    add_kernel_commands(commands)
-    add_tuning(commands)
-    add_reports(commands)
-    add_data_set_commands(commands)
-    add_selftest(commands)
+    for name, (declaration, summary) in _LATE_COMMANDS.items():
+        commands.add_parser(name, help=summary).declaration = f"{__package__}.{declaration}"
     demo = add_command(commands, "demo", "write a small data set, benchmark it, show the leaderboard", _demo)
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
     return parser

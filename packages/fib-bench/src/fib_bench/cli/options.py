@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import attrs
@@ -14,8 +15,7 @@ from fib_schema import InvalidField, TraceSet
 from fib_schema.command import CommandParser
 from rich.console import Console
 
-from ..config.benchmark import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, read_fields
-from ..config.model import ResolvedEvalConfig
+from ..config.model import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, ResolvedEvalConfig, read_fields
 
 _OPTIONS = {"timeout_seconds": "timeout", "profile_baseline": "no-profile-baseline"}
 """Options that are not named like their fields."""
@@ -29,16 +29,37 @@ Command = Callable[[argparse.Namespace, Console], int]
 """Runs a command; returns its exit code. The console is on stderr."""
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 it has no public name
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"  # noqa: SLF001 it has no public name
 """Sub-commands are added to it."""
 
 
 def add_command(commands: Commands, name: str, summary: str, run: Command) -> argparse.ArgumentParser:
     """Declare a command; the docstring of its function is its help page."""
-    parser = commands.add_parser(name, help=summary)
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary)
+    set_command(parser, run)
+    return parser
+
+
+def set_command(parser: argparse.ArgumentParser, run: Command) -> None:
+    """Have a parser run a function, whose docstring is its help page."""
     set_help(parser, run.__doc__ or "")
     parser.set_defaults(command=run)
-    return parser
+
+
+class LateParser(CommandParser):
+    """The parser of a command that is declared when it is used, so that no other command waits for its module."""
+
+    declaration = ""
+    """The function that declares it, as ``module:name``."""
+
+    def parse_known_args(  # type: ignore[override]  # as that of `CommandParser`
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Declare the command, and parse its arguments."""
+        declaration, self.declaration = self.declaration, ""
+        if declaration:
+            resolve_name(declaration)(self)
+        return super().parse_known_args(args, namespace)
 
 
 def set_help(parser: argparse.ArgumentParser, text: str) -> None:

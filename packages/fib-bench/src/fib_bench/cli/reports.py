@@ -19,9 +19,8 @@ from ..report.comparing import DEFAULT_MIN_CHANGE, compare
 from ..report.leaderboard import report_problems
 from ..report.merging import MergeConflicts, merge
 from ..report.ratios import plain_record
-from .options import Commands, add_command, add_definitions, add_json, names_of, set_help
-from .output import output_console, print_json, say
-from .tables import print_best, print_comparison, print_merge, print_summary
+from .options import add_command, add_definitions, add_json, names_of, set_help
+from .output import output_console, print_best, print_comparison, print_json, print_merge, print_summary, say
 
 _HELP = """\
 Show the results in a data set. Only traces of the same kind of device are compared, and of several traces
@@ -34,9 +33,8 @@ Examples:
   fib-bench report html DIR --output report.html"""
 
 
-def add_reports(commands: Commands) -> None:
+def declare_report(report: argparse.ArgumentParser) -> None:
     """Declare ``report`` and its sub-commands."""
-    report = commands.add_parser("report", help="tables and pages made from traces")
     set_help(report, _HELP)
     reports = report.add_subparsers(required=True, metavar="REPORT")
     summary = add_command(reports, "summary", "totals and the leaderboard", _summary)

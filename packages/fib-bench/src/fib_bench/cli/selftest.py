@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from fib_schema import InvalidField
 from rich.console import Console
 
-from .options import Commands, add_command, add_device, add_json, default_device
-from .output import output_console, print_json, say
-from .progress import progress_on
+from .options import add_device, add_json, default_device, set_command
+from .output import output_console, print_json, progress_on, say
 
 if TYPE_CHECKING:
     from ..selftest import SelfTest  # imports torch
@@ -22,9 +21,9 @@ _ENDS = {
 }
 
 
-def add_selftest(commands: Commands) -> None:
+def declare_selftest(parser: argparse.ArgumentParser) -> None:
     """Declare ``selftest``."""
-    parser = add_command(commands, "selftest", "check that exploits are rejected on this machine", _selftest)
+    set_command(parser, _selftest)
     add_device(parser)
     text = "rows of the list of exploits, 'exploits', 'honest', 'twins', definitions, or parts of names"
     parser.add_argument("--only", nargs="+", metavar="WORD", help=text)

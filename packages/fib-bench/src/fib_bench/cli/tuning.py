@@ -18,10 +18,18 @@ from ..authoring.inference import infer_kernel
 from ..authoring.solutions import base_name, default_author
 from ..tuning.space import make_space
 from .kernels import add_inference_options, choices_of
-from .options import Commands, add_command, add_json, add_run_options, config_of
-from .output import make_table, output_console, print_json, print_table, safe_cell, say
-from .progress import interruptible, progress_on
-from .tables import print_skipped
+from .options import add_json, add_run_options, config_of, set_command
+from .output import (
+    interruptible,
+    make_table,
+    output_console,
+    print_json,
+    print_skipped,
+    print_table,
+    progress_on,
+    safe_cell,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..tuning.files import Tuned
@@ -29,9 +37,9 @@ if TYPE_CHECKING:
 _LEFT_OUT = frozenset(("definitions", "solutions", "op_types", "quick", "baseline", "reference_as_solution"))
 
 
-def add_tuning(commands: Commands) -> None:
+def declare_tune(tune: argparse.ArgumentParser) -> None:
     """Declare ``fib-bench tune``."""
-    tune = add_command(commands, "tune", "choose the configuration of a solution for each size", _tune)
+    set_command(tune, _tune)
     text = "a solution of the data set, or a .py, .cu or .cpp file, or a folder of them"
     tune.add_argument("solution", metavar="SOLUTION|FILE", help=text)
     tune.add_argument("--definition", metavar="NAME", required=True, help="what it computes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .benchmark import BenchmarkConfig
-from .model import DISTRIBUTIONS, EvalConfig, ResolvedEvalConfig, Tolerance
+from .model import DISTRIBUTIONS, BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
 
 __all__ = ["DISTRIBUTIONS", "BenchmarkConfig", "EvalConfig", "ResolvedEvalConfig", "Tolerance"]

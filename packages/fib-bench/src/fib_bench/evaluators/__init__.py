@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..checking.sensitivity import OutputCheck
+from ..checking.comparison import OutputCheck
 from ..config.model import GROUP, evaluator_names
-from .protocol import Case, Check, EachOutput, Evaluator, Observation, Verdict
-from .registry import evaluator_for
+from .protocol import Case, Check, EachOutput, Evaluator, Observation, Verdict, evaluator_for
 
 __all__ = [
     "GROUP",

@@ -15,24 +15,25 @@ from typing import Any
 
 import attrs
 import torch
-from fib_schema import Definition
 
 from ..checking.comparison import (
     Comparison,
     ErrorLimits,
     Extent,
+    OutputCheck,
     Piece,
     comparison_of,
+    dtype_name,
+    element_count,
     errors,
     limit_of,
+    logical_shape,
     measure_extent,
     pieces,
     statistics_of,
 )
-from ..checking.elements import dtype_name, element_count, logical_shape
-from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
-from .protocol import Case, Check, EachOutput, Evaluator, Tensors, default_parts
+from .protocol import SCALE, BuiltIn, Case, Check, EachOutput, Tensors, default_parts
 
 _EXPONENT_BIAS = 127
 """Scales in one byte without sign (e8m0) are powers of two."""
@@ -104,7 +105,6 @@ ERROR_CAP = 0.25
 _MAX_LEAN = 0.1
 """Largest mean error towards zero or away from it, in steps; truncation has an error of a half."""
 _SIGMAS = 6.0
-_SCALE = re.compile(r".*(scales?|_sf|_scale_factors?|scale_inv)$|sf|scales?", re.IGNORECASE)
 _SLACK = 1 + 2.0**-10
 """Scales are rounded as well: a step is a step even if that makes it a little larger."""
 
@@ -112,16 +112,10 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Found and expected."""
 
 
-class LowPrecision(Evaluator):
+class LowPrecision(BuiltIn):
     """One step of the format, a matched ratio, an error cap, and no lean."""
 
     name = "low_precision"
-
-    def applies(self, definition: Definition) -> bool:
-        """To ops with an output in fp8 or fp4, or in int8 beside its scale."""
-        scales = [name for name in definition.outputs if _SCALE.fullmatch(name)]
-        others = [spec.dtype for name, spec in definition.outputs.items() if name not in scales]
-        return any(d.startswith(("float8", "float4")) or (d == "int8" and scales) for d in others)
 
     def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
         """A matched ratio of 0.99, and an error cap of a quarter at most."""
@@ -142,16 +136,16 @@ class LowPrecision(Evaluator):
 def _format(name: str, case: Case) -> Format | None:
     """The format of a quantised output; nothing for a scale in int8, which is an exponent."""
     dtype, text = dtype_name(case.expected[name]), f"{name} {case.definition.outputs[name].description}"
-    if dtype == "int8" and (_SCALE.fullmatch(name) or _PACKED.search(text) or _scale_of(name, case) is None):
+    if dtype == "int8" and (SCALE.fullmatch(name) or _PACKED.search(text) or _scale_of(name, case) is None):
         return None
     return _FORMATS.get(dtype)
 
 
 def _scale_of(name: str, case: Case) -> str | None:
     """The output that holds the scale of another, if its shape determines how it is applied."""
-    if _SCALE.fullmatch(name):
+    if SCALE.fullmatch(name):
         return None
-    scales = [other for other in case.expected if _SCALE.fullmatch(other)]
+    scales = [other for other in case.expected if SCALE.fullmatch(other)]
     named = [other for other in scales if other.startswith(name)]
     shape = case.expected[name].shape
     for other in named or (scales if len(case.expected) == len(scales) + 1 else []):

@@ -18,14 +18,12 @@ from typing import Any
 
 import attrs
 import torch
-from fib_schema import Definition
 
 from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
-from ..inputs.synthesis import is_sampler
 from ..secure_random import SECRET
-from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
+from .protocol import BuiltIn, Case, Check, Observation, Tensors, Verdict
 
 TRIALS = 100
 SAMPLES = 10_000
@@ -44,15 +42,11 @@ _CHUNK = 1 << 22
 _REMEDY = "write an evaluator for it (see the page 'Add an evaluator') and name it in the settings"
 
 
-class Sampling(Evaluator):
+class Sampling(BuiltIn):
     """The allowed set for each token, distances between distributions for many."""
 
     name = "sampling"
     is_random = True
-
-    def applies(self, definition: Definition) -> bool:
-        """True for ops whose reference draws random numbers and returns only integers."""
-        return is_sampler(definition)
 
     def check(self, case: Case) -> Draws:
         """Make the check, and try it on the reference; `ValueError` if the inputs do not explain its draws."""

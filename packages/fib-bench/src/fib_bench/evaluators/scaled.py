@@ -14,13 +14,19 @@ from typing import Any
 
 import attrs
 import torch
-from fib_schema import Definition
 
-from ..checking.comparison import ErrorLimits, Piece, limit_of, measure_extent
-from ..checking.elements import dtype_name
-from ..checking.sensitivity import OutputCheck, examine, with_blind_spots
+from ..checking.comparison import (
+    ErrorLimits,
+    OutputCheck,
+    Piece,
+    dtype_name,
+    examine,
+    limit_of,
+    measure_extent,
+    with_blind_spots,
+)
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig, Tolerance
-from .protocol import Case, EachOutput, Evaluator, default_parts
+from .protocol import STATE, BuiltIn, Case, EachOutput, default_parts
 
 _SMALLEST_NORMAL = 2.0**-126
 """Kernels may flush smaller numbers to zero."""
@@ -85,14 +91,12 @@ def row_scales(tensor: torch.Tensor, width: int) -> torch.Tensor:
     return torch.maximum(low.double().abs(), high.double().abs())
 
 
-_OP_TYPES = re.compile(r"(dsa|nsa|moba)(_|$)|.*sparse.*(att|mla|mha|gqa|mqa)|.*(att|mla|mha|gqa|mqa).*sparse")
-_CHOSEN_KEYS = re.compile(r"sparse_(indices|index)|topk_(indices|index|idx)|block_(mask|indices|index)|selected_\w+")
 _LSE = re.compile(r".*(lse|logsumexp|log_sum_exp).*", re.IGNORECASE)
 _LSE_SHARE = 0.1
 """A logarithm has an absolute error: relative to itself it is allowed a tenth of `rtol` only."""
 
 
-class ByRows(Evaluator):
+class ByRows(BuiltIn):
     """Outputs by the scale of their rows, logarithms of sums by their absolute error, states by their change."""
 
     def check(self, case: Case) -> EachOutput:
@@ -105,19 +109,9 @@ class SparseAttention(ByRows):
 
     name = "sparse_attention"
 
-    def applies(self, definition: Definition) -> bool:
-        """True for ops tagged as sparse, and for attention over selected keys."""
-        if not all(spec.shape is not None and "float" in spec.dtype for spec in definition.outputs.values()):
-            return False
-        is_named = _OP_TYPES.match(definition.op_type) is not None
-        is_tagged = any(tag.startswith("sparse:") for tag in definition.tags)
-        has_choice = any(_CHOSEN_KEYS.fullmatch(name) for name in definition.inputs)
-        is_attention = bool(re.search("att(entio)?n", f"{definition.op_type} {definition.name}"))
-        return is_named or is_tagged or (has_choice and is_attention)
-
 
 def _part(name: str, expected: torch.Tensor, case: Case) -> OutputCheck:
-    if _STATE.fullmatch(name):
+    if STATE.fullmatch(name):
         return _state_part(name, expected, case)
     if not _LSE.fullmatch(name):
         return with_blind_spots(scaled_part(name, expected, case.config), expected, case.inputs)
@@ -127,11 +121,6 @@ def _part(name: str, expected: torch.Tensor, case: Case) -> OutputCheck:
     return examine(name, expected, case.inputs, attrs.evolve(case.config, dtypes=tolerances))
 
 
-_RECURRENT_OP_TYPES = (
-    "gdn", "gated_delta", "delta_", "deltanet", "kda", "mamba", "ssm", "ssu", "ssd", "selective_s", "state_space",
-    "linear_att", "lightning_att", "gla", "retention", "retnet", "rwkv",
-)  # fmt: skip
-_STATE = re.compile(r"(?!.*hidden_state).*state.*")
 _PART_OF_CHANGE = 0.25
 """Largest error of a state, as a share of the largest change that a step makes to a state."""
 _MIN_SHARES = (1e-3, 0.0)
@@ -142,13 +131,6 @@ class StateSpace(ByRows):
     """Recurrences, and what else takes a state and returns one."""
 
     name = "state_space"
-
-    def applies(self, definition: Definition) -> bool:
-        """True for recurrences by op_type, and for ops that take a state and return one."""
-        if not all("float" in spec.dtype and spec.shape for spec in definition.outputs.values()):
-            return False
-        takes, gives = (any(map(_STATE.fullmatch, names)) for names in (definition.inputs, definition.outputs))
-        return definition.op_type.startswith(_RECURRENT_OP_TYPES) or (takes and gives)
 
     def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
         """No inputs with which recurrences overflow."""
@@ -179,7 +161,7 @@ def _old_states(name: str, expected: torch.Tensor, case: Case) -> list[torch.Ten
         for given, value in case.inputs.items()
         if isinstance(value, torch.Tensor)
         and (value.shape == expected.shape and value.dtype.is_floating_point)
-        and (_STATE.fullmatch(given) or given in name)
+        and (STATE.fullmatch(given) or given in name)
     ]
 
 
@@ -307,7 +289,6 @@ ROW_SHARE = 0.1
 Measured on 128 tokens with 4 of 16 experts in fp8: rounding activations in blocks of 128 leaves at most
 2.1 % of a row wrong; leaving out the least of the four experts at least 26 %, 78 % on average.
 """
-_MOE_OP_TYPE = re.compile(r"(^|_)moe(_|$)|mixture_of_experts")
 _ROUNDED_SHARE = 0.02
 """Error of activations rounded to eight bits between the two products, as a share of the row's largest element.
 
@@ -326,15 +307,10 @@ _COSINE_SIGMAS = 6.0
 """The cosine of random rows of `width` elements has the standard deviation ``width ** -0.5``."""
 
 
-class MixtureOfExperts(Evaluator):
+class MixtureOfExperts(BuiltIn):
     """A share of the elements by the scale of their rows, in total and in each row, and an error cap."""
 
     name = "moe"
-
-    def applies(self, definition: Definition) -> bool:
-        """True for op_types with experts that have a floating output."""
-        is_moe = _MOE_OP_TYPE.search(definition.op_type) or _MOE_OP_TYPE.search(definition.name)
-        return is_moe is not None and any("float" in spec.dtype for spec in definition.outputs.values())
 
     def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
         """A matched ratio of 0.95, and no inputs that are ties throughout."""

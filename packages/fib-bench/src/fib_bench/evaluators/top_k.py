@@ -9,18 +9,14 @@ where the reference pads them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import torch
-from fib_schema import Definition
 
-from ..checking.comparison import Comparison
-from ..checking.sensitivity import OutputCheck
-from ..inputs.synthesis import calls_in
-from .protocol import Case, Check, Evaluator, Tensors, Verdict, default_parts
+from ..checking.comparison import Comparison, OutputCheck
+from .protocol import BuiltIn, Case, Check, Tensors, Verdict, default_parts, index_outputs
 from .scaled import scaled_part
 
 _TIE = 2.0**-20
@@ -185,21 +181,12 @@ OVERLAP = 0.98
 Scores that are rounded to bfloat16 move about one index in 400 across the boundary (2048 of 8192);
 leaving out one of 16 heads moves one in 12.
 """
-_INDICES = re.compile(
-    r"(?!.*(sorted|perm|invers|token_id|page|slot))(.*_)?(indices|index|idx|ids?|experts?|argmax|top_?k|places?|positions?|chosen|selected)"
-)
-_ABOUT_CHOICE = re.compile(r"top_?k|indexer|arg_?max")
-_CHOOSES = {"topk", "argmax", "argsort", "sort"}
 
 
-class TopK(Evaluator):
+class TopK(BuiltIn):
     """Overlap of sets; by score where scores are known."""
 
     name = "top_k"
-
-    def applies(self, definition: Definition) -> bool:
-        """True for ops whose outputs contain indices selected by value from a larger set."""
-        return bool(index_outputs(definition))
 
     def check(self, case: Case) -> IndexSets:
         """Check indices as sets, the values beside them in their order, everything else by the default rule."""
@@ -213,19 +200,6 @@ class TopK(Evaluator):
             beside=dict.fromkeys(beside, names[0]),
             overlap=case.config.required_matched_ratio or OVERLAP,
         )
-
-
-def index_outputs(definition: Definition) -> list[str]:
-    """The outputs that hold chosen indices."""
-    words = " ".join([definition.op_type, definition.name, *definition.tags])
-    if not (_ABOUT_CHOICE.search(words) or _CHOOSES & calls_in(definition.reference)):
-        return []
-    shapes = [spec.shape for spec in definition.inputs.values() if "float" in spec.dtype]  # of all candidates
-    return [
-        name
-        for name, spec in definition.outputs.items()
-        if spec.is_integer and spec.shape and _INDICES.fullmatch(name) and spec.shape not in shapes
-    ]
 
 
 def _beside(case: Case, indices: str) -> list[str]:

@@ -23,16 +23,15 @@ from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
 from fib_schema import Definition, Environment, FibError, Solution, Workload
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice, WorkerPoolFailed
 from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
-from ..sandbox.policy import protect_memory
-from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl, protect_memory
 from ..worker.client import ForkServerClient
 
 if TYPE_CHECKING:
-    from .plan_runner import PlanRunner
+    from ..judge.evaluate import Judge
 
 _EXIT_SECONDS = 10.0
 _NO_BASELINES: Mapping[str, Solution] = MappingProxyType({})
@@ -216,14 +215,14 @@ def main() -> None:
         _check_device(config.device)
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
-            from .plan_runner import PlanRunner  # imports torch, and the server does so at the same time
+            from ..judge.evaluate import Judge  # imports torch, and the server does so at the same time
 
-            with PlanRunner(config, root, baselines, server) as runner:
+            with Judge(config, root=root, baselines=baselines, server=server) as judge:
                 protect_memory()  # after device initialisation: a driver may read this process's files in /proc
                 gc.freeze()  # the objects of modules: a full collection would take 50 ms for them, between two passes
-                connection.send(runner.environment)
+                connection.send(judge.environment)
                 while True:
-                    _serve(connection, runner)
+                    _serve(connection, judge)
     except FibError as error:
         connection.send(error)
     except (EOFError, BrokenPipeError):
@@ -240,11 +239,11 @@ def _check_device(name: str) -> None:
         raise UnsupportedDevice(name, str(error)) from error
 
 
-def _serve(connection: Connection, runner: PlanRunner) -> None:
-    for event in runner.execute(connection.recv()):
+def _serve(connection: Connection, judge: Judge) -> None:
+    for event in judge.execute(connection.recv()):
         connection.send(event)
     connection.send(None)  # the plan is finished
-    runner.settle(connection)
+    judge.context.settle_before(connection)
 
 
 if __name__ == "__main__":

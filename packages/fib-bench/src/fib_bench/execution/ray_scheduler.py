@@ -1,4 +1,4 @@
-"""Scheduler on a Ray cluster, with an actor as device worker for each device.
+"""Device workers on a Ray cluster, an actor for each device.
 
 The driver distributes work, receives events and records them; an actor runs the same judge process as a local
 run. Work is repeated only if the cluster loses it. The data set must have the same path on every node that reads
@@ -19,12 +19,11 @@ from urllib.parse import urlsplit
 import attrs
 from fib_schema import Environment, Solution
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..errors import ClusterUnreachable, JudgeFailed, UnsupportedDevice
 from ..events import Event
 from ..plan import DefinitionPlan
 from .judge_process import JudgeProcess
-from .scheduler import DeviceWorker, Scheduler
 
 try:
     import ray as _ray
@@ -33,7 +32,7 @@ try:
 except ImportError as error:
     raise UnsupportedDevice("ray", "the Ray executor needs Ray: pip install 'fib-bench[ray]'") from error
 
-__all__ = ["DeviceSlot", "RayDeviceWorker", "RayError", "connect", "device_slots", "ray", "ray_scheduler"]
+__all__ = ["DeviceSlot", "RayDeviceWorker", "RayError", "connect", "device_slots", "ray", "worker_factories"]
 ray: Any = _ray  # its type hints do not match its use
 
 
@@ -102,8 +101,10 @@ _OPEN_TIMEOUT_SECONDS = 120.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 
 
-def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
-    """The scheduler for all devices of the named kind in a cluster; `UnsupportedDevice` if there is none."""
+def worker_factories(
+    config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]
+) -> list[tuple[str, Callable[[], RayDeviceWorker]]]:
+    """The workers for all devices of the named kind in a cluster, by name; `UnsupportedDevice` if there is none."""
     connect(config.address)
     is_cuda = config.device.startswith("cuda")
     device = "cuda:0" if is_cuda else config.device  # an actor sees its own device only
@@ -114,13 +115,13 @@ def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping
         raise UnsupportedDevice(config.device, "no node of the Ray cluster has one")
     factory = partial(JudgeProcess, settings, root, baselines)
     start = partial(RayDeviceWorker, factory=factory, is_cuda=is_cuda)
-    return Scheduler([(slot.name, partial(start, slot.node)) for slot in slots])
+    return [(slot.name, partial(start, slot.node)) for slot in slots]
 
 
 class RayDeviceWorker:
     """A device worker in an actor on the node of an id, where a factory starts it; `JudgeFailed` if no actor starts."""
 
-    def __init__(self, node: str, factory: Callable[[], DeviceWorker], *, is_cuda: bool) -> None:
+    def __init__(self, node: str, factory: Callable[[], JudgeProcess], *, is_cuda: bool) -> None:
         actor = ray.remote(_DeviceActor).options(
             num_cpus=0 if is_cuda else 1,
             num_gpus=1 if is_cuda else 0,
@@ -158,9 +159,9 @@ class RayDeviceWorker:
 
 
 class _DeviceActor:
-    def __init__(self, factory: Callable[[], DeviceWorker]) -> None:
+    def __init__(self, factory: Callable[[], JudgeProcess]) -> None:
         self._factory = factory
-        self._worker: DeviceWorker | None = None
+        self._worker: JudgeProcess | None = None
 
     def open(self) -> Environment:
         """Start the worker; not in the constructor, because Ray hides exceptions of an actor's constructor."""

@@ -2,24 +2,28 @@
 
 A device worker is a device with its judge, on this machine or another. A worker that fails is restarted a few
 times; then it is excluded, and the others take its work. A failing solution is a result, not a failure of a worker.
-The scheduler does not depend on the kind of the workers.
+`make_scheduler` starts the workers that a configuration names: judges for each device of this machine, or a cluster's.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-from fib_schema import Environment, FibError
+from fib_schema import Environment, FibError, Problem, Solution
 
-from ..errors import JudgeFailed
+from ..config.model import BenchmarkConfig
+from ..errors import InvalidConfig, JudgeFailed, UnsupportedDevice
 from ..events import DeviceExcluded, Evaluated, Event, Skipped
 from ..plan import DefinitionPlan, Skip
-from .judge_process import finished_pairs
+from .judge_process import JudgeProcess, finished_pairs
 
 _MAX_FAILURES = 3  # of a worker in succession
 _SMALL = 0.15  # of a worker's share of the work: a definition with less of it is not split
@@ -225,3 +229,75 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
                 count = min(count, len(some.workloads))  # pieces that share a workload prepare it twice
             pieces += some.split(count)
     return sorted(pieces, key=lambda piece: -piece.count)
+
+
+# -- the workers that a configuration names --------------------------------------------------------------------
+
+ALL = "all"
+_MAX_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
+_BYTES_PER_JUDGE = 16 << 30  # device contexts of a judge and its workers take about 2 GiB, their slots up to 4
+
+
+def concurrency_of(config: BenchmarkConfig, device: str, devices: int = 1) -> int:
+    """The number of judges that share a device, of several that share the cores; timing on the CPU needs all of it."""
+    if device == "cpu":
+        return 1
+    if config.concurrency is not None:
+        return config.concurrency
+    cores = len(os.sched_getaffinity(0)) // devices
+    return max(1, min(_MAX_JUDGES, cores // _CORES_PER_JUDGE, _smallest_memory_bytes() // _BYTES_PER_JUDGE))
+
+
+def _smallest_memory_bytes() -> int:
+    """The memory of the smallest GPU of this machine; 0 where NVML does not tell. No device context is made."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=0)
+    except pynvml.NVMLError:
+        return 0
+
+
+def devices_of(config: BenchmarkConfig) -> Sequence[str]:
+    """The devices to run on, each once; `UnsupportedDevice` if all are wanted and there is none."""
+    if config.devices is None:
+        return (config.device,)
+    every = _all_devices() if ALL in config.devices else ()
+    return tuple(dict.fromkeys(name for word in config.devices for name in (every if word == ALL else (word,))))
+
+
+def _all_devices() -> Sequence[str]:
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        raise UnsupportedDevice(ALL, "no CUDA device is visible on this machine")
+    return tuple(f"cuda:{index}" for index in range(count))
+
+
+def make_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
+    """The scheduler that a configuration names; settings that contradict each other are an `InvalidConfig`."""
+    _check(config)
+    if config.executor == "ray":
+        from .ray_scheduler import worker_factories  # imports ray, an extra
+
+        return Scheduler(worker_factories(config, root, baselines))
+    devices = devices_of(config)
+    factories = []
+    for device in devices:
+        count = concurrency_of(config, device, len(devices))
+        one = config.with_fields(device=device, devices=None, concurrency=count)
+        names = [device] if count == 1 else [f"{device} (judge {index + 1} of {count})" for index in range(count)]
+        factories += [(name, partial(JudgeProcess, one, root, baselines)) for name in names]
+    return Scheduler(factories)
+
+
+def _check(config: BenchmarkConfig) -> None:
+    """Reject settings that the scheduler would ignore."""
+    is_ray, place = config.executor == "ray", "<configuration>"
+    if config.devices is not None and is_ray:
+        raise InvalidConfig((Problem(place, "devices", "a Ray cluster lists its devices itself"),))
+    if config.address is not None and not is_ray:
+        raise InvalidConfig((Problem(place, "address", "only a Ray cluster has one: set `executor` to 'ray'"),))

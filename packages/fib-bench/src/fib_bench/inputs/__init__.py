@@ -1,8 +1,8 @@
 """Inputs of workloads.
 
-`generation` makes those of a workload: it reads blobs, and looks up in `synthesis` which of the `makers` make the rest.
-For timed calls `recipes` say what `generator.h` makes of a key, `redrawing` draws structural integers, and
-`index_padding` lengthens index inputs.
+`generation` makes those of a workload: it reads blobs, looks up in `synthesis` which of the `makers` make the rest, and
+lengthens index inputs. For timed calls `recipes` say what `generator.h` makes of a key, and `redrawing` draws
+structural integers.
 """
 
 from __future__ import annotations

@@ -12,15 +12,18 @@ seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 import torch
 from fib_compile.device import dtype_str_to_python_dtype
 from fib_schema import (
+    AxisVar,
     ConstraintError,
     Definition,
     DType,
@@ -34,13 +37,98 @@ from fib_schema import (
     evaluate_constraint,
 )
 from fib_schema.blobs import BlobError, load_tensor
+from fib_schema.padded_indices import PaddedIndices, padded_indices_of
 from fib_schema.strides import workload_strides
 
 from ..config.model import DISTRIBUTIONS
 from ..errors import InputError
-from .makers import InputDraft, SynthesisError, enlarge_totals, tensor_dtype
-from .problem_generator import generator_of
+from .makers import POOL_AXES, InputDraft, SynthesisError, enlarge_totals, first_axis, is_last_page, tensor_dtype
 from .synthesis import Role, is_distributable, role_of, synthesis_order, synthesize_input
+
+FIELD, ARGUMENTS = "input_generator", "generator_arguments"
+"""The fields in ``extra`` of a definition and of a workload."""
+_KEYS = frozenset({"function", "inputs", "parameters"})
+_REQUEST, _LENGTH = "_request", "_request_bytes"
+_RUN = """
+
+def run(_request):
+    import json, random, sys, torch
+    arguments = json.loads(bytes(_request.tolist()))
+    torch.manual_seed(arguments["seed"])
+    random.seed(arguments["seed"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(arguments["seed"])
+    made = {function}(arguments, _request.device)
+    return tuple(made[name].detach().to(_request.device) for name in arguments["inputs"])
+"""
+
+
+@attrs.frozen
+class ProblemGenerator:
+    """The function of a definition that makes inputs, where no rule or distribution describes them.
+
+    A definition names a top-level function of its reference, and the inputs that it makes::
+
+        "extra": {"input_generator": {"function": "make_pair", "inputs": ["a", "b", "w"], "parameters": ["w"]}}
+
+    The function gets a mapping and a device, and returns tensors by name. The mapping has the sizes of all axes, the
+    scalars and the ``generator_arguments`` (in ``extra``) of the workload, the ``inputs`` that are wanted, and
+    ``seed``, with which torch, random and NumPy are seeded before. It makes the inputs of type ``random`` of a
+    workload.
+
+    The call is a `Definition` of its own whose outputs are those inputs. So a generator runs where references run, in
+    the same sandbox with the same limits, and shapes and dtypes are checked as theirs are.
+
+    Source: the custom inputs of NVIDIA's SOL-ExecBench, which have the same signature.
+    """
+
+    function: str
+    inputs: tuple[str, ...]
+    parameters: frozenset[str]
+    """Inputs that timed calls may get rescaled, as recorded values are; all others only come from the function."""
+
+    def names(self, workload: Workload) -> list[str]:
+        """The inputs of a workload that it makes."""
+        return [name for name in self.inputs if isinstance(workload.inputs.get(name), RandomInput)]
+
+    def call(
+        self, definition: Definition, workload: Workload, names: Sequence[str], seed: int
+    ) -> tuple[Definition, Workload, dict[str, torch.Tensor]]:
+        """The call that makes some inputs, as a definition with their names as outputs, a workload and its inputs."""
+        scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
+        extra: Mapping[str, Any] = workload.extra or {}
+        given: Mapping[str, Any] = extra.get(ARGUMENTS, {})
+        sizes = {**definition.const_axes, **workload.axes}
+        arguments = {**sizes, **scalars, **given, "inputs": list(names), "seed": seed}
+        request = torch.tensor(list(json.dumps(arguments).encode()), dtype=torch.int8)
+        made = attrs.evolve(
+            definition,
+            axes={**definition.axes, _LENGTH: AxisVar()},
+            inputs={_REQUEST: TensorSpec((_LENGTH,), "int8")},
+            outputs={name: definition.inputs[name] for name in names},
+            reference=definition.reference + _RUN.format(function=self.function),
+            constraints=(),
+        )
+        axes = {**workload.axes, _LENGTH: len(request)}
+        return made, attrs.evolve(workload, axes=axes, inputs={_REQUEST: RandomInput()}), {_REQUEST: request}
+
+
+def generator_of(definition: Definition) -> ProblemGenerator:
+    """The generator that a definition names, one of no inputs if none; `SynthesisError` if that is not there."""
+    field = definition.extra.get(FIELD)
+    if field is None:
+        return ProblemGenerator("", (), frozenset())
+    form = f"extra[{FIELD!r}] must be {{'function': name, 'inputs': [names], 'parameters': [names]}}"
+    if not isinstance(field, Mapping) or not isinstance(field.get("function"), str) or field.keys() - _KEYS:
+        raise SynthesisError(f"{form}, found {field!r:.200}")
+    inputs, parameters = (tuple(field.get(key) or ()) for key in ("inputs", "parameters"))
+    tensors = {name for name, spec in definition.inputs.items() if spec.shape is not None}
+    if unknown := [name for name in inputs if name not in tensors] + [
+        name for name in parameters if name not in inputs
+    ]:
+        raise SynthesisError(f"{form}: {unknown[0]!r} is no input of the definition that is a tensor")
+    return ProblemGenerator(field["function"], inputs, frozenset(parameters))
+
 
 Value = torch.Tensor | int | float | bool | None
 NOTHING_GIVEN: Mapping[str, torch.Tensor] = MappingProxyType({})
@@ -267,3 +355,94 @@ def _arrange(draft: InputDraft, workload: Workload) -> None:
                     )
             made = torch.empty_strided(value.shape, tuple(strides), dtype=value.dtype, device=value.device)
             draft.values[name] = made.copy_(value)
+
+
+# -- index padding -------------------------------------------------------------------------------
+# Page numbers lie in a buffer that is longer than their total. All calls have the same buffer and other offsets, as the
+# replays of one CUDA graph have. Behind the last offset the buffer holds page numbers that are valid but belong to no
+# request, or numbers that are no pages. The exact inputs of each call, for the reference, end at the last offset.
+
+_SPARE = 64
+"""Elements of the buffer that no call uses, except one that fills it."""
+
+
+@attrs.frozen(eq=False)
+class PaddedDraw:
+    """The integers of one call; tensors have the dtypes and devices of the given ones."""
+
+    total: int
+    """Valid elements of the index inputs."""
+    exact: Mapping[str, torch.Tensor]
+    """Offsets, and index inputs that end at the total."""
+    stale: Mapping[str, torch.Tensor]
+    """Offsets, and whole buffers with pages of other requests behind the total."""
+    poisoned: Mapping[str, torch.Tensor]
+    """The same buffers, poisoned with numbers that are not pages."""
+
+
+def draw_padded_calls(
+    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value], generator: torch.Generator
+) -> Sequence[PaddedDraw]:
+    """Draw calls with padded indices. Their totals differ; that of the first one lies between those of others.
+
+    There are none if the definition has no padded indices, or other integers depend on the offsets. All random numbers
+    are drawn on the CPU.
+    """
+    padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *POOL_AXES)
+    if padded is None or not pool or _has_dependent_integers(definition, padded):
+        return ()
+    given = {
+        name: value for name in (padded.offsets, *padded.inputs) if isinstance(value := values[name], torch.Tensor)
+    }
+    offsets = given[padded.offsets].to("cpu", torch.int64)
+    if len(offsets) < 2 or not int(offsets[-1]) or int(offsets[0]):
+        return ()
+    counts = offsets.diff()
+    length = 2 * int(counts.sum()) + _SPARE
+    filling = counts + _fewer(counts, generator)
+    filling[int(torch.randint(len(counts), (), generator=generator))] += length - int(filling.sum())
+    calls = (_fewer(counts, generator), filling, _fewest(counts), counts)
+    return [_draw(padded, given, each, pool, length, generator) for each in calls]
+
+
+def _has_dependent_integers(definition: Definition, padded: PaddedIndices) -> bool:
+    """Whether integers other than last page lengths accompany the padded indices, or these are not page numbers."""
+    if any(role_of(definition, name) is not Role.PAGES for name in padded.inputs):
+        return True
+    known = {padded.offsets, *padded.inputs}
+    integers = [name for name, spec in definition.inputs.items() if spec.is_integer and name not in known]
+    return role_of(definition, padded.offsets) is not Role.OFFSETS or not all(map(is_last_page, integers))
+
+
+def _fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Between one page and all pages of each request."""
+    shares = torch.rand(len(counts), generator=generator)
+    return torch.where(counts > 0, 1 + (shares * counts).to(torch.int64).clamp(max=counts - 1), 0)
+
+
+def _fewest(counts: torch.Tensor) -> torch.Tensor:
+    """At most one page of each request, and of several requests the last one has none: engines add such requests."""
+    fewest = counts.clamp(max=1)
+    if len(counts) > 1 and int(fewest[:-1].sum()):
+        fewest[-1] = 0
+    return fewest
+
+
+def _draw(
+    padded: PaddedIndices, given: Mapping[str, torch.Tensor], counts: torch.Tensor, pool: int, length: int,
+    generator: torch.Generator,
+) -> PaddedDraw:  # fmt: skip
+    """Draw a call with these numbers of pages of its requests, in a buffer of this length."""
+    total = int(counts.sum())
+    exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
+    stale, poisoned = dict(exact), dict(exact)
+    for name in padded.inputs:
+        drawn = torch.randint(pool, (length,), generator=generator)
+        invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # negative, behind the pool, the largest
+        poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
+        exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
+
+    def like_given(made: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in made.items()}
+
+    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned))

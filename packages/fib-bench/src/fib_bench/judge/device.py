@@ -31,10 +31,10 @@ import torch
 from fib_schema import get_fib_cache_path
 from fib_schema.files import private_folder
 
-from ..events import Phase
-from ..sandbox.processes import free_memory_bytes
+from ..events import Phase, PhaseTimer
+from ..sandbox.syscalls import free_memory_bytes
 from ..timing.device import ClockWatch, settings_of
-from ..timing.roofline import Peaks
+from ..timing.work import Peaks
 from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
 
@@ -240,38 +240,6 @@ def lacks_memory(message: str) -> bool:
 # -- the device of a judge -----------------------------------------------------------------------------------
 
 
-class PhaseTimer:
-    """Adds up the seconds of each phase of a run, each second once: a nested phase interrupts the outer one."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[Phase, float] = {}
-        self._open: list[Phase] = []
-        self._since = 0.0
-
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        """Count the block as a phase."""
-        self._count()
-        self._open.append(phase)
-        try:
-            yield
-        finally:
-            self._count()
-            self._open.pop()
-
-    def _count(self) -> None:
-        now = time.monotonic()
-        if self._open:
-            self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._since
-        self._since = now
-
-    def take(self) -> Mapping[Phase, float]:
-        """Return the seconds by phase since the last call, in the order of `Phase`, and reset them."""
-        taken = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
-        self._seconds = {}
-        return taken
-
-
 @attrs.define(kw_only=True)
 class DeviceContext:
     """The device of one judge, and its turns there.
@@ -298,20 +266,21 @@ class DeviceContext:
     """Whether judges share the lock for all other work on the device, as on a CUDA device."""
     is_shared: bool = False
     """Whether this run has several judges on the device."""
+    is_cuda: bool = attrs.field(init=False)
+    """Whether the device is a CUDA device."""
     exclusive_seconds: float = attrs.field(init=False, default=0.0)
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)
+
+    @is_cuda.default
+    def _is_cuda(self) -> bool:
+        return self.device.type == "cuda"
 
     def changed_settings(self) -> list[str]:
         """Clocks, power limit and modes of the device that are not as they were when the judge started."""
         now = settings_of(self.device)
         changed = [name for name, before in self.settings.items() if now.get(name, before) != before]
         return [f"{name} from {self.settings[name]} to {now[name]}" for name in changed]
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether the device is a CUDA device."""
-        return self.device.type == "cuda"
 
     def synchronize(self) -> None:
         """Wait for all work that this process has submitted to the device."""

@@ -6,14 +6,19 @@ that no worker can map. A solution's worker gets slots with inputs and poisoned 
 A solution runs in two phases. Phase A binds each workload, checks outputs and warms up, so that everything that
 compiles has compiled. Then the worker is sealed. Phase B times the workloads that passed. A lost worker costs one
 workload: the others are evaluated in fresh workers.
+
+Workloads are prepared in blocks that fit into memory, and all solutions run on a block: inputs and references are
+computed once, not once per solution.
 """
 
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -31,24 +36,33 @@ from fib_schema import (
     InvalidField,
     Performance,
     Solution,
+    Trace,
     Workload,
 )
 from fib_schema.padded_indices import PADDED_INDICES
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.benchmark import BenchmarkConfig
-from ..config.model import ResolvedEvalConfig
+from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
-from ..events import Phase
+from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
+from ..plan import DefinitionPlan, Skip
 from ..timing.device import settings_of, watch_clock
 from ..timing.handshake.native import MAX_OUTPUTS
-from ..timing.roofline import theoretical_peaks
+from ..timing.work import theoretical_peaks
 from ..worker.client import ForkServerClient, WorkerLost
-from .device import DeviceContext, PhaseTimer, available_bytes, identity_of, lacks_memory, lock_of, wait_for_memory
+from .device import (
+    DeviceContext,
+    available_bytes,
+    extra_memory,
+    identity_of,
+    lacks_memory,
+    lock_of,
+    wait_for_memory,
+)
 from .functions import (
     BackgroundActivity,
     BoundFunction,
@@ -66,6 +80,9 @@ from .timer import Baselines, Interleaved, Timer
 
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
+_SHARE_OF_MEMORY = 0.5
+_MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
+_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
 
@@ -99,26 +116,24 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._watch = watch_clock(self.device)
+        self._watch = watch_clock(self.device) if is_cuda else None
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
-        self.phases = PhaseTimer()
         self.context = DeviceContext(
             device=self.device,
             timeout_seconds=config.timeout_seconds,
             peaks=theoretical_peaks(self.device),
             watch=self._watch,
-            settings=settings_of(self.device),
-            phases=self.phases,
+            settings=settings_of(self.device) if is_cuda else {},
             lock=lock_of(self.device),
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
-        self.cache_key = ""
-        """`DefinitionPlan.cache_key` of the plan that is being executed."""
+        self.phases = self.context.phases
+        self._cache_key = ""  # of the plan that is being executed
         self._evaluators: dict[str, Evaluator] = {}
 
     def __enter__(self) -> Self:
@@ -233,7 +248,7 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        request = build_request(self._config.device, definition, solution, self.cache_key)
+        request = build_request(self._config.device, definition, solution, self._cache_key)
         with self.phases.during(Phase.START):
             candidate = FunctionWorker(self._server, request, self.context)
         run = SolutionRun(
@@ -251,6 +266,89 @@ class Judge:
                 yield prepared.workload, result
         finally:
             self.context.kill(candidate.worker)
+
+    # -- plans -----------------------------------------------------------------------------------
+
+    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+        """Run the plan for one definition."""
+        self._cache_key = part.cache_key
+        limit = self._memory_bytes()
+        for block in self._blocks(part, limit):
+            with self._room(part, block, limit):
+                yield from self._run_block(part, block)
+            yield PhaseTimes(self.phases.take(), None if self._watch is None else self._watch.take_busy_seconds())
+
+    def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
+        prepared: list[PreparedWorkload] = []
+        yield from self._prepare_block(part, block, prepared)
+        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
+        solutions = list(found.values()) if prepared else []
+        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
+        for solution in solutions:
+            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
+            yield from self._evaluate_on(part, solution, todo)
+
+    def _prepare_block(
+        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
+    ) -> Iterator[Event]:
+        for workload in block:
+            yield Working(part.definition.name, None, workload)
+            try:
+                prepared.append(self.prepare(part.definition, workload))
+            except (EvaluatorFailed, InputError, ReferenceFailed) as error:
+                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
+                yield Skipped(skip, len(part.pending[workload.uuid]))
+
+    def _evaluate_on(
+        self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]
+    ) -> Iterator[Event]:
+        """Evaluate a solution; before each wait, name the first workload that is not finished."""
+        name = part.definition.name
+        waiting = {item.workload.uuid: item.workload for item in todo}
+        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+        for workload, evaluation in self.evaluate(part.definition, solution, todo):
+            if isinstance(evaluation, EvaluatorFailed):
+                yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
+            else:
+                yield Evaluated(Trace(name, workload, solution.name, evaluation))
+            del waiting[workload.uuid]
+            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+
+    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
+        block: list[Workload] = []
+        used = 0
+        for workload in part.workloads:
+            size = self.workload_bytes(part.definition, workload)
+            if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
+                yield block
+                block, used = [], 0
+            block.append(workload)
+            used += size
+        if block:
+            yield block
+
+    def _memory_bytes(self) -> int:
+        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self._config.concurrency or 1)
+        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
+
+    @contextmanager
+    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
+        """Wait until a block fits into memory that other judges of the device may still use.
+
+        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
+        judge that waits does not share the device: the one that holds the memory could never time a pass.
+        """
+        needed = sum(self.workload_bytes(part.definition, workload) for workload in block)
+        if (self._config.concurrency or 1) == 1 or needed <= limit:
+            yield
+            return
+        with ExitStack() as stack:
+            with self.context.no_device_work(), self.phases.during(Phase.WAIT):
+                stack.enter_context(extra_memory(self.device))
+                end = time.monotonic() + _ROOM_SECONDS
+                while available_bytes(self.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
+                    time.sleep(_ROOM_POLL_SECONDS)
+            yield
 
 
 @attrs.define(eq=False)
@@ -444,7 +542,7 @@ class SolutionRun:
         checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
-                with phases.during(Phase.CHECK if index else Phase.COMPILE):
+                with nullcontext() if index else phases.during(Phase.COMPILE):
                     outputs = function.check(item, where, is_first=not index)
                 if item.distribution == "normal":
                     found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))

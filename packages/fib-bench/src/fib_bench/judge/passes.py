@@ -42,7 +42,7 @@ from ..worker.client import WorkerLost
 from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply, cpu_seconds
 from .prepared import GENERATED, InputSet, PreparedWorkload, fill, write_tensors
 
-_SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
+_SLICE_SECONDS = 0.25  # without an answer, after which the judge looks whether the worker lives
 _HOST_CALLS = 16  # of a pass that the host launches beside a device: each takes as long as several others
 _STALL_SECONDS = 5.0  # without a digest, after which the worker looks whether its device has failed
 _MAX_DELAY_NS = 3000  # from the end of the preparation to the start of the clock, drawn for each call

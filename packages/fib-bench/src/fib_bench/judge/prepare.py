@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import attrs
 import torch
-from fib_schema import Definition, EvaluationStatus, SafetensorsInput, Workload
+from fib_schema import Definition, DType, EvaluationStatus, SafetensorsInput, Workload
 
 from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
-from ..config.benchmark import BenchmarkConfig
-from ..config.model import ResolvedEvalConfig
+from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..errors import InputError
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
-from ..inputs.generation import InputValues, Value, distributions_of, make_input_values, refusing
-from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.problem_generator import generator_of
+from ..inputs.generation import (
+    InputValues,
+    PaddedDraw,
+    ProblemGenerator,
+    Value,
+    distributions_of,
+    draw_padded_calls,
+    generator_of,
+    make_input_values,
+    refusing,
+)
 from ..inputs.recipes import other_scalars, plan_recipes
 from ..inputs.redrawing import Structure
 from ..recipe import Recipe
@@ -40,9 +49,10 @@ from .prepared import (
     fill,
     write_tensors,
 )
-from .problem_inputs import NOT_REDRAWN, ProblemInputs
-from .timer import REFERENCE, Baselines
+from .timer import GENERATOR, REFERENCE, Baselines
 
+_MAX_REDRAWN_BYTES = 1 << 26  # passes of three functions keep a set for each burst
+_NOT_REDRAWN = f"a generator makes it, and only up to {_MAX_REDRAWN_BYTES >> 20} MiB are made anew for timed calls"
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
 _MAX_SLOTS = {"cpu": 16, "cuda": 32}
@@ -89,9 +99,11 @@ class Preparation:
     context: DeviceContext
     worker: Worker = attrs.field(init=False)
     """Of the reference."""
-    _problem: ProblemInputs = attrs.field(init=False)
+    _recorded: Workload = attrs.field(init=False)
+    """The workload as the data set has it."""
+    _generator: ProblemGenerator = attrs.field(init=False)
     _given: Mapping[str, torch.Tensor] = attrs.field(init=False)
-    """The inputs that a generator has made for the first set."""
+    """The inputs that the generator has made for the first set."""
     _deadline: float = attrs.field(init=False, default=0.0)
     _checker: OutputChecker = attrs.field(init=False)
 
@@ -108,9 +120,8 @@ class Preparation:
         self.worker = self.baselines.worker(REFERENCE, self.definition).worker
         self._deadline = self.context.seconds() + _REFERENCE_SECONDS
         with refusing(self.definition, self.workload):
-            generator = generator_of(self.definition)
-        self._problem = ProblemInputs(self.definition, self.workload, generator, self.baselines, self.context)
-        self._given = self._problem.first(self.run.seed)
+            self._generator, self._recorded = generator_of(self.definition), self.workload
+        self._given = self._generate_first()
         made = self._inputs(0, "normal")
         values, recorded = made.values, self.workload.axes
         self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
@@ -124,7 +135,7 @@ class Preparation:
             with self.context.phases.during(Phase.INPUTS):
                 structure = Structure(self.definition, self.workload.axes, self._structural(values))
                 redrawing = structure.redraw(_secret_generator())
-            redraw = partial(self._redraw, structure, redrawing.changed, self._problem.redrawn_names(self._given))
+            redraw = partial(self._redraw, structure, redrawing.changed, self._redrawn_names())
             if drawn := redraw():
                 trials.append(self._expect_redrawn(function, base, "redrawn", drawn))
             if moved := self._moved_pages(structure):
@@ -170,7 +181,7 @@ class Preparation:
                 synthesize_missing=self.run.synthesize_missing,
                 device=self.context.device,
                 distribution=distribution,
-                given=self._problem.make(self._problem.names, self.run.seed + index) if index else self._given,
+                given=self._generate(self._given, self.run.seed + index) if index else self._given,
             )
 
     def _structural(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -183,7 +194,7 @@ class Preparation:
         """Structure and inputs of a generator drawn anew, for calls that nobody can have planned."""
         drawn = structure.redraw(_secret_generator()).values if integers else {}
         found = {name: _tensor(drawn[name]).to(self.context.device) for name in integers}
-        return {**found, **self._problem.redraw(generated)}
+        return {**found, **self._generate(generated, SECRET.getrandbits(31))}
 
     def _moved_pages(self, structure: Structure) -> dict[str, torch.Tensor]:
         """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
@@ -192,6 +203,52 @@ class Preparation:
         with self.context.phases.during(Phase.INPUTS):
             moved = structure.move_pages(_secret_generator())
         return {name: _tensor(moved.values[name]) for name in moved.changed}
+
+    # -- inputs that the generator of the definition makes, in a worker of its own ---------------
+
+    def _redrawn_names(self) -> list[str]:
+        """The inputs of which timed calls get new values from the generator."""
+        names = [name for name in self._given if name not in self._generator.parameters]
+        return names if sum(self._given[name].nbytes for name in names) <= _MAX_REDRAWN_BYTES else []
+
+    def _generate_first(self) -> Mapping[str, torch.Tensor]:
+        """The inputs of the first set, after a check that a seed determines them in another process, too."""
+        seed, names = self.run.seed, self._generator.names(self._recorded)
+        values, other = (self._generate(names, seed, is_in_new_process=is_new) for is_new in (False, True))
+        for name, value in values.items():
+            if not torch.equal(value.view(-1).view(torch.uint8), other[name].view(-1).view(torch.uint8)):
+                problem = f"makes other values of {name!r} in another process from the same seed, {seed}"
+                self._refuse(f"{problem}; draw from torch, random or numpy.random, or use arguments['seed']")
+        return values
+
+    def _generate(
+        self, names: Collection[str], seed: int, *, is_in_new_process: bool = False
+    ) -> Mapping[str, torch.Tensor]:
+        """Some of the inputs by name; `InputError` if the generator fails, or makes others than the definition says."""
+        if not names:
+            return {}
+        made, workload, request = self._generator.call(self.definition, self._recorded, list(names), seed)
+        request = {name: value.to(self.context.device) for name, value in request.items()}
+        layout = layout_of(made, workload.axes, request)
+        try:
+            worker = self.baselines.worker(f"{GENERATOR} of {', '.join(names)}", made)
+            if is_in_new_process:
+                worker.build()
+            with BoundFunction(worker.worker, layout, 1, self.context) as function:
+                memory = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.context.device)
+                layout.pack(request, memory)
+                found = layout.output_tensors(function.call(memory))
+        except (Rejected, WorkerLost) as error:
+            self._refuse(f"failed: {error}")
+        for name, value in found.items():
+            is_number = value.is_floating_point() and self.definition.inputs[name].dtype != DType.FLOAT4_E2M1
+            if is_number and bool(value.float().isnan().any()):
+                self._refuse(f"made NaN in {name!r} from seed {seed}")
+        return found
+
+    def _refuse(self, problem: str) -> NoReturn:
+        text = f"the generator {self._generator.function!r} {problem}"
+        raise InputError(self.definition.name, self.workload.uuid, "", text)
 
     # -- expected outputs ------------------------------------------------------------------------
 
@@ -281,16 +338,16 @@ class Preparation:
     def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
-        recorded |= self._problem.generator.parameters & self._given.keys()
+        recorded |= self._generator.parameters & self._given.keys()
         axes = self.definition.const_axes | self.workload.axes
         recipes, constant = plan_recipes(
             self.definition, axes, made.values, distributions=distributions, recorded=recorded
         )
-        redrawn = self._problem.redrawn_names(self._given)
-        for name in self._given.keys() - self._problem.generator.parameters:  # only the generator knows what is valid
+        redrawn = self._redrawn_names()
+        for name in self._given.keys() - self._generator.parameters:  # only the generator knows what is valid
             recipes.pop(name, None)
             constant.pop(name, None)
-            constant |= {} if name in redrawn else {name: NOT_REDRAWN}
+            constant |= {} if name in redrawn else {name: _NOT_REDRAWN}
         for name in list(recipes)[native.MAX_INPUTS :]:
             del recipes[name]
             constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
@@ -313,12 +370,10 @@ class Preparation:
         wanted = distributions_of(self.definition, self.config.distributions)
         for distribution in wanted[:_QUICK_DISTRIBUTIONS] if self.run.quick else wanted:
             if distribution != "normal":
-                item = self._try(prepared, distribution, partial(self._expect_distribution, function, distribution))
+                make = partial(lambda name: self._expect(function, name, self._inputs(0, name).values), distribution)
+                item = self._try(prepared, distribution, make)
                 if item is not None and not torch.equal(item.inputs, prepared.trials[0].inputs):
                     prepared.trials.append(item)
-
-    def _expect_distribution(self, function: BoundFunction, distribution: str) -> InputSet:
-        return self._expect(function, distribution, self._inputs(0, distribution).values)
 
     def _add_other_scalars(
         self, prepared: PreparedWorkload, values: Mapping[str, Value], others: Mapping[str, int | float]

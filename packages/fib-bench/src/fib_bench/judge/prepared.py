@@ -11,14 +11,13 @@ import torch
 from fib_schema import Definition, Workload
 from fib_schema.strides import layout_extra
 
-from ..checking.sensitivity import OTHER_INPUTS, ZEROS, insensitive_to_all
+from ..checking.comparison import OTHER_INPUTS, ZEROS, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
-from ..inputs.generation import Value
-from ..inputs.index_padding import PaddedDraw
-from ..inputs.recipes import native_input
+from ..inputs.generation import PaddedDraw, Value
+from ..inputs.recipes import native_inputs
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -264,8 +263,8 @@ def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor
         base: ``[bytes]``, the values that some kinds of inputs change.
     """
     if recipes:
-        places = ((recipe, layout.inputs[name].offset) for name, recipe in recipes.items())
-        inputs = [native_input(recipe, memory.data_ptr() + at, base.data_ptr() + at) for recipe, at in places]
+        places = [(recipe, layout.inputs[name].offset) for name, recipe in recipes.items()]
+        inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
         native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
 
 

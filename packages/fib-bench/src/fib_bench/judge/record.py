@@ -19,7 +19,7 @@ from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..sandbox.model import Isolation
-from ..timing.roofline import speed_fields
+from ..timing.work import speed_fields
 from ..worker.client import Worker, WorkerLost
 from .functions import BoundFunction, Rejected
 from .prepared import PreparedWorkload

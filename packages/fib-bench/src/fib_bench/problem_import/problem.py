@@ -38,9 +38,9 @@ from fib_schema.files import atomic_write
 from fib_schema.syntax import parse_source
 
 from ..authoring.sources import read_sources
-from ..checking.elements import dtype_name
-from ..config.benchmark import DATA_SET_FILE
-from ..inputs.problem_generator import ARGUMENTS, FIELD
+from ..checking.comparison import dtype_name
+from ..config.model import DATA_SET_FILE
+from ..inputs.generation import ARGUMENTS, FIELD
 from ..inputs.synthesis import Role, role_of, uniform_description
 
 GENERATOR = "_generate_inputs"

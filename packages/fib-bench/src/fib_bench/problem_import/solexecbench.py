@@ -15,7 +15,7 @@ from typing import Any
 from fib_schema import Definition, Workload, parse_constraint, parse_json
 from fib_schema.files import read_regular
 
-from ..inputs.problem_generator import FIELD
+from ..inputs.generation import FIELD
 from .problem import Imported, ProblemError, add_records, explained
 
 _MAX_BYTES = 64 << 20

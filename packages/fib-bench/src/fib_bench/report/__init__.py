@@ -1,6 +1,6 @@
 """Reports: leaderboards, comparisons, merged data sets, and an HTML page, made from the traces of a data set.
 
-The functions turn traces into rows of plain values; `fib_bench.cli.tables` prints rows for people, ``--json`` for
+The functions turn traces into rows of plain values; `fib_bench.cli.output` prints rows for people, ``--json`` for
 programs. No module here imports torch.
 """
 

@@ -53,14 +53,6 @@ def limit_from_environment() -> Level:
     raise InvalidConfig((Problem("environment", LIMIT_VARIABLE, f"{named!r} is not a level; use one of {known}"),))
 
 
-def protect_memory() -> None:
-    """Keep other processes of the same user from reading this one's memory, environment and descriptors.
-
-    For the judge and the fork server: it holds even where a worker cannot be confined.
-    """
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-
-
 def prepare(policy: SandboxPolicy) -> None:
     """Compute, in the fork server, the cached facts that would otherwise cost each worker time."""
     readable_paths()

@@ -41,12 +41,6 @@ def tasks_on_machine() -> int:
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
-def free_memory_bytes() -> int:
-    """The memory that new allocations can have without swapping: free pages, and caches that can be dropped."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) << 10
-
-
 def limit(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Forbid core dumps, bound files and descriptors, and bound processes where the system can.
 
@@ -58,7 +52,7 @@ def limit(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     _bound(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
     _bound(resource.RLIMIT_NPROC, most_tasks() + _foreign_tasks(held))
     if not paths.policy.is_cuda:
-        _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * free_memory_bytes()))
+        _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * kernel.free_memory_bytes()))
     return frozenset({Threat.RESOURCES})
 
 

@@ -1,4 +1,4 @@
-"""System calls that Python's ``os`` lacks: process attributes, capabilities and namespaces."""
+"""System calls and facts that Python's ``os`` lacks: process attributes, capabilities, namespaces, free memory."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ def checked(result: int, what: str) -> int:
 def prctl(option: int, value: int, more: int = 0) -> None:
     """Change an attribute of the process."""
     checked(LIBC.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))), f"prctl({option})")
+
+
+def protect_memory() -> None:
+    """Keep other processes of the same user from reading this one's memory, environment and descriptors.
+
+    For the judge and the fork server: it holds even where a worker cannot be confined.
+    """
+    prctl(PR_SET_DUMPABLE, 0)
+
+
+def free_memory_bytes() -> int:
+    """The memory that new allocations can have without swapping: free pages, and caches that can be dropped."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) << 10
 
 
 def has_capability(number: int) -> bool:

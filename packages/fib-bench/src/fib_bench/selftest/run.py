@@ -12,7 +12,7 @@ from fib_schema import Evaluation, Trace, TraceSet
 from fib_schema.trace_facts import Timing, timing_of
 
 from ..benchmark import Benchmark
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..events import Observer
 from ..report import error_line
 from ..temporary_folders import TemporaryFolder

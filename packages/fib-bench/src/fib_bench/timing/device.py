@@ -4,11 +4,10 @@ A monitor samples the clock of the multiprocessors, so that passes of a throttle
 
 A worker cannot change settings where the sandbox holds: NVIDIA's kernel driver asks for ``CAP_SYS_ADMIN`` at each
 request (``NV_IS_SUSER`` in its open modules), which `sandbox.processes.drop_privileges` drops, also for root, and
-NVML documents every such call as reserved for administrators. An administrator may have opened application clocks
-and auto boost to all users (``nvidia-smi -acp UNRESTRICTED``), and the sandbox may be switched off. So the judge
-reads the settings when it starts and after each workload, and flags latencies that were measured with others.
-
-Locked clocks (``nvidia-smi -lgc``) cannot be read. The monitor sees the clocks that they lead to.
+NVML documents every such call as reserved for administrators. But these may have opened application clocks and auto
+boost to all users (``nvidia-smi -acp UNRESTRICTED``), and the sandbox may be off. So the judge reads the settings when
+it starts and after each workload, and flags latencies that were measured with others. Locked clocks (``nvidia-smi
+-lgc``) cannot be read; the monitor sees the clocks that they lead to.
 """
 
 from __future__ import annotations

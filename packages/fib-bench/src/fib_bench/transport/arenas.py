@@ -12,17 +12,21 @@ import ctypes
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import msgspec
 import torch
 from fib_compile.device import torch_dtype
-from fib_schema.strides import storage_elements
+from fib_schema.strides import Strides, storage_elements
 
-from .messages import SharedMemory, TensorSlot
+from .messages import Layout, SharedMemory, TensorSlot
+
+if TYPE_CHECKING:
+    from ..inputs.generation import Value
 
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGNMENT = 256  # the alignment of CUDA allocations, and more than any CPU vector needs
@@ -63,6 +67,54 @@ def _element_type_and_bytes(slot: TensorSlot) -> tuple[torch.dtype, int]:
     """The dtype, and the bytes from the first to the last element."""
     dtype = torch_dtype(slot.dtype)
     return dtype, storage_elements(slot.shape, slot.strides) * dtype.itemsize
+
+
+GAP = 0xFF
+"""The byte between the elements of strided inputs: NaN in floating formats, -1 in integers."""
+
+
+@attrs.frozen
+class CallLayout:
+    """The layout of the tensors of one call, by name."""
+
+    message: Layout
+    inputs: Mapping[str, TensorSlot]
+    """The tensors among the inputs."""
+    outputs: Mapping[str, TensorSlot]
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Inputs and outputs of one call."""
+        return self.input_bytes + self.output_bytes
+
+    def pack(self, values: Mapping[str, Value], memory: torch.Tensor) -> None:
+        """Write input tensors into memory laid out like a slot, and `GAP` between the elements of strided ones."""
+        for name, slot in self.inputs.items():
+            value = values[name]
+            assert isinstance(value, torch.Tensor)
+            if slot.strides is not None:
+                bytes_in(memory, slot).fill_(GAP)
+            tensor_in(memory, slot).copy_(value)
+
+    @property
+    def strides(self) -> Mapping[str, Strides]:
+        """The strides of the inputs that are not contiguous."""
+        return {name: slot.strides for name, slot in self.inputs.items() if slot.strides is not None}
+
+    def input_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The input tensors in memory laid out like one slot, or like all of them."""
+        return {name: tensor_in(memory, slot) for name, slot in self.inputs.items()}
+
+    def differing_inputs(self, one: torch.Tensor, other: torch.Tensor) -> list[str]:
+        """The names of the inputs whose bytes differ between memory laid out like one slot, or like several."""
+        places = self.inputs.items()
+        return [name for name, slot in places if not torch.equal(bytes_in(one, slot), bytes_in(other, slot))]
+
+    def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The output tensors in memory laid out like one slot, or like all of them."""
+        return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
 
 
 class Arena:

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+from collections import deque
 
 import msgspec
 
@@ -61,16 +62,23 @@ class Receiver:
         self._decoder = msgspec.msgpack.Decoder(kinds)
         self._max_bytes = max_bytes
         self._buffer = bytearray()
+        self.messages: deque[object] = deque()
+        """The messages that have been read."""
         self.descriptors: list[int] = []
 
     def receive(self) -> object:
-        """Wait for the next message; raises like `fill` and `take`."""
-        while (message := self.take()) is None:
+        """Wait for the next message; raises like `fill`."""
+        while not self.messages:
             self.fill()
-        return message
+        return self.messages.popleft()
 
     def fill(self, *, wait: bool = True) -> None:
-        """Read available bytes, or wait; `ChannelClosed` if the other side is gone, `ProtocolError` for descriptors."""
+        """Read available bytes, or wait.
+
+        Raises:
+            ChannelClosed: The other side is gone.
+            ProtocolError: The bytes are no acceptable message, or too many descriptors came.
+        """
         try:
             if not wait and not is_readable(self._channel, 0):
                 return
@@ -85,14 +93,14 @@ class Receiver:
             raise ChannelClosed("end of stream")
         self.descriptors += descriptors
         self._buffer += data
+        while (body := self._take_body()) is not None:
+            try:
+                self.messages.append(self._decoder.decode(body))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise ProtocolError(str(error)) from error
 
-    @property
-    def has_message(self) -> bool:
-        """Whether the beginning of a message has been read."""
-        return len(self._buffer) >= _LENGTH.size
-
-    def take(self) -> object | None:
-        """The next whole message that has been read, or None; `ProtocolError` if the bytes are no acceptable one."""
+    def _take_body(self) -> bytes | None:
+        """The body of the next whole frame, or None."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -103,11 +111,7 @@ class Receiver:
             return None
         body = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
-        try:
-            message: object = self._decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(str(error)) from error
-        return message
+        return body
 
     def take_descriptors(self, count: int) -> list[int]:
         """The oldest `count` descriptors that have arrived."""

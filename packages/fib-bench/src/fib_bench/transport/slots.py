@@ -9,59 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-import attrs
 import torch
 from fib_schema import Definition, Workload
-from fib_schema.strides import Strides, normalized_strides, workload_strides
+from fib_schema.strides import normalized_strides, workload_strides
 
-from ..checking.elements import dtype_name
+from ..checking.comparison import dtype_name
 from ..inputs.generation import Value
-from .arenas import Arena, bytes_in, place, tensor_in
+from .arenas import Arena, CallLayout, place
 from .messages import BASES, Argument, Bind, Layout, TensorSlot
 
-
-@attrs.frozen
-class CallLayout:
-    """The layout of the tensors of one call, by name."""
-
-    message: Layout
-    inputs: Mapping[str, TensorSlot]
-    """The tensors among the inputs."""
-    outputs: Mapping[str, TensorSlot]
-    input_bytes: int
-    output_bytes: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Inputs and outputs of one call."""
-        return self.input_bytes + self.output_bytes
-
-    def pack(self, values: Mapping[str, Value], memory: torch.Tensor) -> None:
-        """Write input tensors into memory laid out like a slot, and `GAP` between the elements of strided ones."""
-        for name, slot in self.inputs.items():
-            value = values[name]
-            assert isinstance(value, torch.Tensor)
-            if slot.strides is not None:
-                bytes_in(memory, slot).fill_(GAP)
-            tensor_in(memory, slot).copy_(value)
-
-    @property
-    def strides(self) -> Mapping[str, Strides]:
-        """The strides of the inputs that are not contiguous."""
-        return {name: slot.strides for name, slot in self.inputs.items() if slot.strides is not None}
-
-    def input_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The input tensors in memory laid out like one slot, or like all of them."""
-        return {name: tensor_in(memory, slot) for name, slot in self.inputs.items()}
-
-    def differing_inputs(self, one: torch.Tensor, other: torch.Tensor) -> list[str]:
-        """The names of the inputs whose bytes differ between memory laid out like one slot, or like several."""
-        places = self.inputs.items()
-        return [name for name, slot in places if not torch.equal(bytes_in(one, slot), bytes_in(other, slot))]
-
-    def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The output tensors in memory laid out like one slot, or like all of them."""
-        return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
+__all__ = ["CallLayout", "Slots", "call_bytes", "layout_of"]
 
 
 def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
@@ -95,10 +52,6 @@ def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[Ten
     shapes = definition.get_output_shapes(axes)
     specs = definition.outputs.values()
     return [TensorSlot(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
-
-
-GAP = 0xFF
-"""The byte between the elements of strided inputs: NaN in floating formats, -1 in integers."""
 
 
 class Slots:

@@ -19,9 +19,9 @@ from fib_schema import Definition, Environment, Trace, TraceSet, Workload
 from fib_schema.trace_facts import CPU_TIMING, QUICK, disqualifying_flags, latest, timing_of
 from fib_schema.traffic import load_traffic
 
-from ..config.benchmark import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Observer, Planned, Skipped
-from ..execution.local_scheduler import make_scheduler
+from ..execution.scheduler import make_scheduler
 from ..plan import DefinitionPlan, Plan, Skip
 from .space import Scalar, Space
 

@@ -1,5 +1,5 @@
 """Untrusted workers: the fork server, the code that runs inside a worker, and the judge's handles on both.
 
 In workers: `session`, `passes`, `autotuning`, `tamper_check`. In the fork server:
-`fork_server`. In the judge: `client`, `outside_checks`. `process_tree` is used by both of the latter.
+`fork_server`. In the judge: `client`, `outside_checks`.
 """

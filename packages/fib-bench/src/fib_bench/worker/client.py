@@ -33,7 +33,7 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .process_tree import descendants
+from .outside_checks import descendants
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
@@ -112,6 +112,7 @@ class Worker:
             self._handle = os.pidfd_open(pid)  # valid even if its number is used again
         self._channel, self._output, self._folder = channel, output, folder
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
+        self._replies = self._receiver.messages
         self._printed = KeptOutput()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
@@ -140,7 +141,7 @@ class Worker:
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
-        return [*descendants(self.pid), *self._server.strays()]
+        return descendants(self.pid, *self._server.processes, without=self._server.workers)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -169,38 +170,23 @@ class Worker:
         """Wait for the answer to the last request; raises like `request`."""
         deadline = time.monotonic() + seconds
         latest = deadline + (_MOST_COMPILE_SECONDS if self._may_compile else 0.0)
-        try:
-            while (reply := self._next_reply()) is None or isinstance(reply, messages.Compiling):
-                if reply is not None:
-                    deadline = min(time.monotonic() + seconds, latest)
-                    room = _MOST_NOTED - len(self.not_compiled)
-                    self.not_compiled |= dict.fromkeys(text[:_MOST_NOTED] for text in reply.not_compiled[:room])
-                    continue
-                self._raise_if_closed()
-                if (left := deadline - time.monotonic()) <= 0:
-                    self._ask_for_stack()
-                    self.close()
-                    raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
-                self._wait(left)
-        except ProtocolError as error:
-            self.close()
-            raise WorkerLost(f"the worker broke the protocol and was killed: {error}", is_forgery=True) from error
-        return reply
+        while not self._replies or isinstance(self._replies[0], messages.Compiling):
+            if self._replies and isinstance(note := self._replies.popleft(), messages.Compiling):
+                deadline, room = min(time.monotonic() + seconds, latest), _MOST_NOTED - len(self.not_compiled)
+                self.not_compiled |= dict.fromkeys(text[:_MOST_NOTED] for text in note.not_compiled[:room])
+                continue
+            self._raise_if_closed()
+            if (left := deadline - time.monotonic()) <= 0:
+                self._ask_for_stack()
+                self.close()
+                raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
+            self._wait(left)
+        return self._replies.popleft()
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
         self._wait(0.0)
-        return self.is_closed or self._receiver.has_message
-
-    def _next_reply(self) -> object | None:
-        """The next reply that has arrived, or None. The first message is none: it reports the isolation."""
-        reply = self._receiver.take()
-        if reply is None or self.isolation is not None:
-            return reply
-        if not isinstance(reply, messages.Settled):
-            raise ProtocolError(f"the first message was {type(reply).__name__}, not Settled")
-        self.isolation = reply.isolation
-        return self._receiver.take()
+        return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:
         """Check that the worker runs, and the server too, which kills the processes that a worker leaves.
@@ -322,10 +308,19 @@ class Worker:
             key.data()
 
     def _read_replies(self) -> None:
+        """Read replies. The first message is none: it reports the isolation."""
         try:
             self._receiver.fill(wait=False)
+            if self._replies and self.isolation is None:
+                settled = self._replies.popleft()
+                if not isinstance(settled, messages.Settled):
+                    raise ProtocolError(f"the first message was {type(settled).__name__}, not Settled")
+                self.isolation = settled.isolation
         except ChannelClosed:
             self._end_silent_worker()
+        except ProtocolError as error:
+            self.close()
+            raise WorkerLost(f"the worker broke the protocol and was killed: {error}", is_forgery=True) from error
 
     def _read_output(self) -> None:
         for _ in range(_MAX_READS):
@@ -378,7 +373,7 @@ class ForkServerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: Receiver
         self._spawned: list[int] = []
-        self._workers: set[int] = set()
+        self.workers: set[int] = set()
         self._is_ready = self._has_answered = False
 
     def __enter__(self) -> Self:
@@ -437,7 +432,7 @@ class ForkServerClient:
         finally:
             theirs.close()
             os.close(write_end)
-        self._workers.add(pid)
+        self.workers.add(pid)
         return Worker(self, pid, ours, read_end, folder)
 
     def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
@@ -491,7 +486,8 @@ class ForkServerClient:
     def read_reports(self) -> None:
         """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
-        while (message := self._receiver.take()) is not None:
+        while self._receiver.messages:
+            message = self._receiver.messages.popleft()
             match message:
                 case messages.Spawned(pid=pid):
                     self._spawned.append(pid)
@@ -503,11 +499,12 @@ class ForkServerClient:
     def forget(self, pid: int) -> None:
         """Drop the record of a worker's end."""
         self.exits.pop(pid, None)
-        self._workers.discard(pid)
+        self.workers.discard(pid)
 
-    def strays(self) -> list[int]:
-        """Processes that have left their worker, and their descendants; which worker started them is unknown."""
-        return [] if self._process is None else descendants(self._process.pid, self._workers)
+    @property
+    def processes(self) -> list[int]:
+        """The server, unless it was stopped. Its children are `workers`, and processes that have left one of them."""
+        return [] if self._process is None else [self._process.pid]
 
 
 def server_environment(device: str) -> dict[str, str]:

@@ -29,14 +29,14 @@ from fib_compile.registry import BUILDERS_GROUP
 from fib_schema.entry_points import find_entry_points
 
 from ..sandbox.model import SandboxPolicy
-from ..sandbox.policy import limit_from_environment, prepare, protect_memory
+from ..sandbox.policy import limit_from_environment, prepare
 from ..sandbox.processes import most_tasks, tasks_on_machine
-from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl, protect_memory
 from ..temporary_folders import remove_folder
 from ..timing.handshake.native import preload
 from ..transport.messages import Exited, Kill, Ping, Pong, ServerRequest, Spawn, Spawned
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
-from . import process_tree
+from . import outside_checks
 
 _TASK_COUNT_SECONDS = 0.2
 _HIGHEST_PRIORITY = -20
@@ -63,7 +63,7 @@ def main() -> None:
     except ChannelClosed:
         pass  # the judge has ended
     finally:
-        _end_all(process_tree.children)
+        _end_all(outside_checks.children)
         server.remove_folders()
         gc.unfreeze()  # otherwise extension modules report leaks at exit
 
@@ -158,8 +158,8 @@ class Server:
         return 0.0 if self._later else _TASK_COUNT_SECONDS
 
     def _answer(self) -> None:
-        while (request := self._receiver.take()) is not None:
-            match request:
+        while self._receiver.messages:
+            match self._receiver.messages.popleft():
                 case Spawn(folder=folder):
                     self._spawn(folder)
                 case Kill(pid=pid) if pid in self._workers:
@@ -222,10 +222,10 @@ class Server:
         self._looks += 1
         if not self._workers or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
             return
-        tasks, worker = max((process_tree.count_tasks([pid]), pid) for pid in self._workers)
-        if tasks + process_tree.count_tasks(self._strays()) > most:  # any worker may have started the strays
+        tasks, worker = max((outside_checks.count_tasks([pid]), pid) for pid in self._workers)
+        if tasks + outside_checks.count_tasks(self._strays()) > most:  # any worker may have started the strays
             self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
-            process_tree.kill(lambda: [worker, *self._strays()])
+            outside_checks.kill(lambda: [worker, *self._strays()])
 
     def _kill_strays(self, group: int) -> None:
         """Kill a dead worker's process group, then orphans of any worker until none are left."""
@@ -234,7 +234,7 @@ class Server:
         _end_all(self._strays)
 
     def _strays(self) -> list[int]:
-        return [pid for pid in process_tree.children() if pid not in self._workers]
+        return [pid for pid in outside_checks.children() if pid not in self._workers]
 
 
 def _wait() -> tuple[int, int] | None:
@@ -248,7 +248,7 @@ def _wait() -> tuple[int, int] | None:
 def _end_all(listed: Callable[[], list[int]]) -> None:
     """Kill children, and processes reparented to this one when they end, until none are listed."""
     while processes := listed():
-        process_tree.kill(listed)
+        outside_checks.kill(listed)
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

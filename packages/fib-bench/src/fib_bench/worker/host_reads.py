@@ -110,10 +110,6 @@ def _unique_consecutive(counts: Sequence[int], tensor: torch.Tensor, *_: object,
     return values, groups.view(tensor.shape), sizes
 
 
-def _nonzero(counts: Sequence[int], tensor: torch.Tensor) -> torch.Tensor:
-    return _places(tensor, counts[0])
-
-
 def _masked_select(counts: Sequence[int], tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     tensor, mask = torch.broadcast_tensors(tensor, mask)  # type: ignore[no-untyped-call]
     return tensor.reshape(-1)[_places(mask.reshape(-1), counts[0])[:, 0]]
@@ -127,10 +123,6 @@ def _index_put(
     function: Any, counts: Sequence[int], tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *more: object
 ) -> Any:
     return function(tensor, _split_masks(indices, counts), *more)
-
-
-def _repeat(counts: Sequence[int], repeats: torch.Tensor, **_: object) -> Any:
-    return _aten.repeat_interleave.Tensor(repeats, output_size=counts[0])
 
 
 def _bincount(
@@ -148,14 +140,15 @@ def _mask_counts(_: Any, __: torch.Tensor, indices: Sequence[torch.Tensor | None
     return [int(torch.count_nonzero(index)) for index in indices if index is not None and _is_mask(index)]
 
 
+_REPEAT = _aten.repeat_interleave.Tensor
 _PUTS = (_aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default)
 _SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = MappingProxyType(
     {
-        _aten.nonzero.default: (_length, _nonzero),
+        _aten.nonzero.default: (_length, lambda counts, tensor: _places(tensor, counts[0])),
         _aten.masked_select.default: (_length, _masked_select),
         _aten._unique2.default: (_length, _unique),  # noqa: SLF001
         _aten.unique_consecutive.default: (_length, _unique_consecutive),
-        _aten.repeat_interleave.Tensor: (_length, _repeat),
+        _REPEAT: (_length, lambda counts, repeats, **_: _REPEAT(repeats, output_size=counts[0])),
         _aten.bincount.default: (_length, _bincount),
         _aten.index.Tensor: (_mask_counts, _index),
         **{function: (_mask_counts, partial(_index_put, function)) for function in _PUTS},
@@ -221,7 +214,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _reads_size(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        if func is _aten.repeat_interleave.Tensor:
+        if func is _REPEAT:
             return kwargs.get("output_size") is None
         if func is not _aten.index.Tensor and func not in _PUTS:
             return True

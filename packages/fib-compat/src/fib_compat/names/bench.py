@@ -15,8 +15,8 @@ import fib_bench
 import fib_schema
 from fib_bench import EvalConfig
 from fib_bench.benchmark import RunResult
-from fib_bench.config.benchmark import bundled_layers
-from fib_bench.evaluators.registry import evaluator_for
+from fib_bench.config.model import bundled_layers
+from fib_bench.evaluators.protocol import evaluator_for
 from fib_compile.device import list_cuda_devices
 from fib_schema import Definition, Trace
 

@@ -24,11 +24,10 @@ from fib_schema import (
     get_fib_dataset_path,
     validate,
 )
-from fib_schema.data_files import list_files
+from fib_schema.data_files import list_files, read_traces
 from fib_schema.display import counted, escape_line
 from fib_schema.files import write_output
 from fib_schema.problems import Findings
-from fib_schema.reader import read_traces
 
 from .records import Model
 

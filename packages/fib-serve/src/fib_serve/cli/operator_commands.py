@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 from fib_bench.cli.options import default_device, names_of
-from fib_bench.config.benchmark import with_device_numbers
+from fib_bench.config.model import with_device_numbers
 from fib_schema import DataSetNotFound
 from sqlalchemy import Connection
 

@@ -17,7 +17,7 @@ import attrs
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fib_schema import Definition, Solution, to_plain
 from fib_schema.codec import structure
-from fib_schema.framing import framed
+from fib_schema.solution import framed
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response

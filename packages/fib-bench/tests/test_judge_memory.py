@@ -7,8 +7,8 @@ import time
 import attrs
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
-from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE, DeviceLock, extra_memory
+from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker.client import ForkServerClient
 
@@ -23,11 +23,11 @@ def test_a_judge_that_waits_for_memory_lets_others_time_passes(device_context, s
     plan = DefinitionPlan(DOUBLE, (workload,), {workload.uuid: (make_solution(GOOD),)})
     events = []
     config = BenchmarkConfig(quick=True, concurrency=2, memory_bytes=1)  # no block fits into a judge's share
-    with ForkServerClient("cpu") as own, PlanRunner(config, None, {}, own) as execution:
+    with ForkServerClient("cpu") as own, Judge(config, server=own) as judge:
         context = attrs.evolve(device_context, lock=DeviceLock(bursts), takes_turns=True)
-        execution._judge.context = context
+        judge.context = context
         context.kill(server.spawn())  # as after the last block, until its end is waited for
-        waiting = threading.Thread(target=lambda: events.extend(execution.execute(plan)))
+        waiting = threading.Thread(target=lambda: events.extend(judge.execute(plan)))
         with extra_memory(context.device):
             waiting.start()
             was_free = _becomes_free(bursts)
