@@ -186,15 +186,14 @@ def run(x):
 @pytest.mark.parametrize(("call", "status"), [(1, "PASSED"), (2, "TIMEOUT")])
 def test_compilation_is_no_part_of_the_limit_of_a_first_call(evaluate, monkeypatch, call, status):
     """Between two messages pass 20 of 30 seconds."""
-    next_reply, replies = client.Worker._next_reply, []
+    read, replies = client.Worker._read_replies, []
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 20 * len(replies)))
 
-    def wait(self):
-        reply = next_reply(self)
-        replies.extend([reply] * isinstance(reply, messages.Compiling))
-        return reply
+    def counted(self):
+        read(self)
+        replies.extend(reply for reply in self._replies if isinstance(reply, messages.Compiling))
 
-    monkeypatch.setattr(client.Worker, "_next_reply", wait)
+    monkeypatch.setattr(client.Worker, "_read_replies", counted)
     (found,) = evaluate(make_solution(FORGES + COMPILES.format(call)), timeout_seconds=30.0)
     assert found.status == status, found.log
     if found.performance is not None:
