@@ -8,7 +8,7 @@ import torch
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.generation import make_inputs
 from fib_bench.inputs.recipes import Input, native_input, other_scalars, plan_recipes
-from fib_bench.recipe import BYTES, DIRECTION, INTEGER, MASK, NORMAL, RESCALE, SHARES, UNIFORM, Recipe
+from fib_bench.recipe import BYTES, DIRECTION, INTEGER, MASK, NORMAL, RESCALE, SEALED, SHARES, UNIFORM, Recipe
 from fib_compile.device import torch_dtype
 from fib_compile.native_module import NativeModule, build_module
 from fib_schema.files import private_folder
@@ -98,6 +98,20 @@ def test_values_depend_on_the_key_and_not_on_the_number_of_threads(fill, kind, d
     assert all(torch.equal(one, other) for other in others)
     if shape[-1] > 1:
         assert not torch.equal(one, bits(fill(kind, dtype, shape, base=base, key=2, **fields)))
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "bfloat16"])
+def test_sealed_values_come_back_with_their_key_alone(fill, dtype):
+    plain = fill(
+        INTEGER if dtype in INTEGERS else NORMAL if dtype == "bfloat16" else MASK, dtype, (31, 7), first=3, last=9
+    )
+    sealed = plain.clone()
+    fill(SEALED, dtype, (31, 7), base=sealed, target=sealed, key=5, threads=3)
+    assert (bits(sealed) != bits(plain)).float().mean() > 0.9
+    for key in (5, 6):
+        opened = sealed.clone()
+        fill(SEALED, dtype, (31, 7), base=opened, target=opened, key=key)
+        assert torch.equal(bits(opened), bits(plain)) == (key == 5)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -110,8 +110,8 @@ def sealed(name: str, position: int, tensor: torch.Tensor) -> Recipe | None:
     """Return the recipe that encrypts values, and decrypts them; None if they cannot be, or it takes a CPU too long."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     is_slow = tensor.is_floating_point() and not tensor.is_cuda
-    if dtype not in _DTYPES or is_slow or not tensor.is_contiguous() or not tensor.numel():
-        return None
+    if dtype not in _DTYPES or is_slow or dtype == "bool" or not tensor.is_contiguous() or not tensor.numel():
+        return None  # copies make 1 of other bytes of a boolean
     return Recipe(
         recipe.SEALED, name=name, position=position, dtype=dtype, elements=tensor.numel(), row=1, needs_base=True
     )

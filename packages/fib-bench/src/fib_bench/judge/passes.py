@@ -138,7 +138,7 @@ class Passes:
         self._shortest_ns = 0
         self._structures: list[Mapping[str, torch.Tensor]] = [{}]
         self._current: Sequence[int] = (0,)
-        self._unseen: list[int] = []  # sets that no call has read yet: published calls get them, or a memo would pay
+        self._unseen: list[int] = []  # sets that no call has read yet: timed calls get them, or a memo would pay
         self.redraw()
         positions = {name: function.layout.message.inputs.index(slot) for name, slot in function.layout.inputs.items()}
         found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
@@ -219,10 +219,9 @@ class Passes:
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
-        is_published = kind == native.SOLUTION and (launch, order) == (Launch.DEVICE, Order.COLD)
         is_cuda = self._function.context.is_cuda
         calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
-        structures = self._held if is_held else self._choose_structures(calls, is_new=is_published)
+        structures = self._held if is_held else self._choose_structures(calls, is_new=kind == native.SOLUTION)
         each = 2 if is_paired(kind, order, launch) else 1
         count = calls * each
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
