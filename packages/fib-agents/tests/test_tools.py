@@ -129,10 +129,23 @@ def test_a_failure_is_looked_for_on_one_workload_after_the_other(workspace):
 
 
 @pytest.mark.slow
-def test_a_kernel_of_low_precision_that_passes_is_unranked(workspace):
+def test_a_kernel_of_low_precision_that_passes_is_unranked_and_each_workload_counted(workspace):
+    seen = []
+    watched = attrs.evolve(workspace, progress=lambda *event: seen.append(event[:2]))
     halves = "import torch\n\ndef run(x):\n    return torch.softmax(x.half(), -1).float()\n"
-    text = explain_failure(workspace, NAME, {"kernel.py": halves}).to_text()
+    text = explain_failure(watched, NAME, {"kernel.py": halves}).to_text()
+    assert seen == [(1, 3), (2, 3), (3, 3)]
     assert text.endswith("passed on the workloads that were tried; unranked: low_precision")
+
+
+@pytest.mark.slow
+def test_a_solution_that_never_ran_has_no_verdict(workspace, definition):
+    broken = attrs.evolve(definition, name="broken", reference="def run(x):\n    raise ValueError('ours')\n")
+    workspace.open().add_definitions([broken])
+    workspace.open().add_traces([Trace("broken", Workload({"rows": 1}, {"x": RandomInput()}, "one"))])
+    explained = explain_failure(workspace, "broken", {"kernel.py": GOOD})
+    assert (explained.status, explained.is_passed) == ("NOT_RUN", False)
+    assert explained.to_text().endswith("one did not run: the reference failed: reference.py:2: ValueError: ours")
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
+import threading
 from io import StringIO
 from types import SimpleNamespace
 
@@ -204,6 +206,22 @@ def test_the_progress_of_several_runs_adds_up():
     text = console.export_text()
     assert "[1/1]" in text
     assert "[2/2]" in text
+
+
+def test_a_long_silence_is_broken_in_a_log(monkeypatch):
+    class Log(StringIO):
+        def write(self, text):
+            if "a: " in text:
+                is_broken.set()
+            return super().write(text)
+
+    is_broken = threading.Event()
+    monkeypatch.setattr("fib_bench.cli.progress._SILENT_SECONDS", 0.01)
+    with progress_on(Console(width=200, file=(log := Log()))) as observe:
+        observe(Planned(SimpleNamespace(count=3, skipped=())))
+        observe(Working("double", "a", make_trace("a", "1").workload))
+        assert is_broken.wait(60)
+    assert re.search(r"^\[0/3\] double \[n=4\] a: \d+ s so far$", log.getvalue(), re.M)
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -38,8 +39,8 @@ from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
 from .options import Commands, add_command, add_device, default_device, set_help
-from .output import output_console, print_done, say
-from .progress import progress_on
+from .output import error_console, output_console, print_done, say
+from .progress import breaking_silence, progress_on
 from .tables import print_skipped
 
 if TYPE_CHECKING:
@@ -295,13 +296,15 @@ def _evaluate_file(
     try:
         kernel = infer_kernel(path, definition, choices)
         solution = Solution(base_name(path), definition.name, default_author(), kernel.spec, kernel.sources)
-        for event in judge.run(definition, solution, workloads):
-            if isinstance(event, Evaluated):
-                _print_results(console, [event.trace], solution, saved)
-                if _performance_of(event.trace) is not None:
-                    timed[event.trace.workload.uuid] = event.trace
-            elif isinstance(event, Skipped):
-                say(console, f"could not run: {event.skip}", "red")
+        with breaking_silence(partial(say, error_console()), lambda: f"{definition.name} {solution.name}") as note:
+            for event in judge.run(definition, solution, workloads):
+                if isinstance(event, Evaluated):
+                    note()
+                    _print_results(console, [event.trace], solution, saved)
+                    if _performance_of(event.trace) is not None:
+                        timed[event.trace.workload.uuid] = event.trace
+                elif isinstance(event, Skipped):
+                    say(console, f"could not run: {event.skip}", "red")
     except FibError as error:
         say(console, str(error), "red")
     console.file.flush()
