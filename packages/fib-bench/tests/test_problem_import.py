@@ -177,9 +177,9 @@ class TestKernelBench:
         [
             ("def get_inputs():\n    return [1]\n", "defines no 'Model'; the format needs it"),
             ("import torch\nclass Model(torch.nn.Module): pass\n", "defines no 'get_inputs'"),
-            ("raise RuntimeError('no GPU')\n", "kernelbench_problem.py raised RuntimeError: no GPU"),
+            ("raise RuntimeError('no GPU')\n", "importing problem.py raised RuntimeError: no GPU"),
             ("import sys\nsys.exit(3)\n", "raised SystemExit: 3"),
-            ("def (\n", "raised SyntaxError"),
+            ("def (\n", "raised SyntaxError: invalid syntax (problem.py, line 1)"),
             (model("x[0]", "[[1]]"), "get_inputs returned list; only tensors and numbers can be inputs"),
             (model("{'y': x}", "[torch.ones(2)]"), "the reference returned dict; a definition has tensors"),
             (model("x.sum(5)", "[torch.ones(2)]"), "Model.forward raised IndexError"),
