@@ -123,13 +123,12 @@ def _tool(arguments: argparse.Namespace) -> int:
 
     def progress(done: int, total: int, message: str) -> None:
         note()
-        show(f"{done}/{total} {escape_line(message)}")
+        print(f"{done}/{total} {escape_line(message)}", file=sys.stderr)
 
-    given = {name: getattr(arguments, name) for name in arguments.names}
-    values = {name: _code(value) if name in _CODE else value for name, value in given.items()}
-    show = partial(print, file=sys.stderr)
+    given = ((name, getattr(arguments, name)) for name in arguments.names)
+    values = {name: _code(value) if name in _CODE else value for name, value in given}
     try:
-        with breaking_silence(show, lambda: str(arguments.tool)) as note:
+        with breaking_silence(partial(print, file=sys.stderr), lambda: str(arguments.tool)) as note:
             toolbox = Toolbox(attrs.evolve(_workspace(arguments), progress=progress))
             result = toolbox.call(arguments.tool, values)
         return _print(result, arguments)

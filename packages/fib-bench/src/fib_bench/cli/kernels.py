@@ -344,8 +344,8 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
 
       def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
 
-    An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
-    tuple: -> ("y: float32[rows]", "z: int32[rows]"). Options give the types of a reference without annotations.
+    An axis with a size is constant, others vary. A type without brackets is a scalar; integers need bounds, as in
+    "int32[rows] 0..99". Several outputs are a tuple: -> ("y: float32[rows]", "z: int32[rows]"). Options give types too.
 
     Examples:
       fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
@@ -387,7 +387,7 @@ def _sizes(text: str) -> dict[str, int]:
     found = {}
     for part in filter(None, text.split(",")):
         name, _, size = part.partition("=")
-        if not name.strip().isidentifier() or not size.strip().isdecimal() or len(size) > 18 or not int(size):
+        if not name.strip().isidentifier() or not size.strip().isdecimal() or len(size) > 18:
             raise argparse.ArgumentTypeError(f"{part!r} is not of the form NAME=N, such as rows=8")
         found[name.strip()] = int(size)
     return found

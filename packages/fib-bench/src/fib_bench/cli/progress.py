@@ -81,12 +81,11 @@ def progress_on(console: Console, *, has_reasons: bool = False) -> Iterator[Obse
             progress.update(bar, description=safe_cell(doing))
         text, done, is_problem = _news(event, has_reasons)
         progress.update(bar, advance=done)
-        if not text:
-            return
-        note()
-        if done and not console.is_terminal:
+        if text:
+            note()
+        if text and done and not console.is_terminal:
             show(text)
-        elif is_problem or not console.is_terminal:
+        elif text and (is_problem or not console.is_terminal):
             say(progress.console, text, "red" if console.is_terminal else "")
 
     with (
