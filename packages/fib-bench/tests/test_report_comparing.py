@@ -66,6 +66,8 @@ class TestVerdicts:
         found = compare(*runs)
         assert (verdicts(found), found.pairs[0].reason) == (["broken"], "unranked, flagged: low_precision")
         assert verdicts(compare(*runs, allow_flags=["low_precision"])) == ["same"]
+        quick = compare(runs[0], trace_set_of(make_result("a", "1", 9.0, flags=["quick"])))
+        assert (verdicts(quick), quick.pairs[0].reason, quick.is_worse) == (["unmeasured"], "quick", False)
 
     @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
     def test_a_latency_that_is_no_number_decides_nothing(self, latency):
