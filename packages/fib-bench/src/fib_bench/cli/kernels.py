@@ -27,6 +27,7 @@ from fib_schema import (
     parse_json,
 )
 from fib_schema.command import add_data_set, data_set_of
+from fib_schema.syntax import undefined_names
 from fib_schema.trace_facts import timing_of
 from rich.console import Console
 
@@ -350,7 +351,6 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
     Examples:
       fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
     """
-    del errors
     name, op_type, description = arguments.name, arguments.op_type, arguments.description
     definition = definition_from_reference(
         name,
@@ -375,6 +375,8 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
     }
     following = f"fib-bench add FILE --definition {name} --dataset {shlex.quote(str(root))}"
     print_done(f"added definition {name}", fields, following)
+    if unknown := undefined_names(definition.reference):
+        say(errors, f"warning: run uses {', '.join(unknown)}, which nothing in the file defines", "yellow")
     return 0
 
 

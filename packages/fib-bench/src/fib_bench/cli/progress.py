@@ -1,7 +1,4 @@
-"""Progress of a run on stderr, a bar on a terminal, a line for each evaluation in a log; and its end by a signal.
-
-A command that has printed nothing for 10 s prints what it is doing, so that nobody takes it for one that hangs.
-"""
+"""Progress of a run on stderr, a bar on a terminal, a line for each evaluation in a log; and its end by a signal."""
 
 from __future__ import annotations
 
