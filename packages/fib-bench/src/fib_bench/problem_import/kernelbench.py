@@ -106,7 +106,7 @@ def read_kernelbench(
     them. `configuration` is the number of the arguments of `Model` in the file of robust-kbench.
     """
     where = str(path)
-    if path.is_file() and path.suffix != ".py":
+    if path.exists() and not (path.is_file() and path.suffix == ".py"):
         raise ProblemError(where, "is not a problem of KernelBench: a .py file with a class Model and get_inputs()")
     (source, *_) = read_sources(path)
     text = on_any_device(source.content)
