@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _WRONG_ELEMENTS = 5
 _SHOWN_VALUES = 6
 _LOG_CHARS = 1500
+_SCALAR = re.compile(r"(\w+) = (True|False|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _ELEMENT_BY_ELEMENT = "default"
 """The evaluator whose verdicts are about single elements."""
 
@@ -164,9 +167,11 @@ def _wrong_outputs(
     config = evaluator.settings(config)
     known = distributions_of(definition, config.distributions)
     named = [name for name in known if f"({name})" in evaluation.log]
+    given = _SCALAR.findall(evaluation.log.partition("\n")[0].rpartition("; with ")[2])
+    scalars = {name: ast.literal_eval(text) for name, text in given if name in definition.inputs}
     for distribution in dict.fromkeys((*named, *known)):
         try:
-            values = make_values(workspace, definition, workload, distribution)
+            values = {**make_values(workspace, definition, workload, distribution), **scalars}
             found = call_once(workspace, definition, solution, workload, values)
             expected = call_once(workspace, definition, None, workload, values)
         except FibError as error:
