@@ -31,6 +31,7 @@ from fib_schema import (
     FibError,
     Performance,
     RandomInput,
+    ScalarInput,
     TensorSpec,
     Trace,
     TraceSet,
@@ -54,12 +55,7 @@ def test_definitions_are_listed_and_described(workspace):
     assert list_definitions(workspace).to_text() == f"{NAME} (softmax, 4 workloads, 0 solutions): A softmax."
     assert list_definitions(workspace, op_type="gemm").to_text() == "no definitions"
     text = describe(workspace, NAME).to_text()
-    for part in (
-        "axes: rows=varies, columns=64",
-        "input x: float32[rows, columns]",
-        "torch.softmax",
-        "- rows-64 [rows=64]",
-    ):
+    for part in ("rows=varies, columns=64", "input x: float32[rows, columns]", "torch.softmax", "- rows-64 [rows=64]"):
         assert part in text
 
 
@@ -120,24 +116,41 @@ def test_wrong_elements_are_shown_with_their_inputs(workspace):
 
 
 @pytest.mark.slow
-def test_a_failure_is_looked_for_on_one_workload_after_the_other(workspace):
-    """A kernel that hangs would wait for the time limit on each."""
+def test_a_kernel_of_low_precision_that_passes_is_unranked_and_each_workload_counted(workspace):
     seen = []
-    watched = attrs.evolve(workspace, progress=lambda *event: seen.append(event))
-    assert explain_failure(watched, NAME, {"kernel.py": RAISES}).status == "RUNTIME_ERROR"
-    assert len(seen) == 1
-
-
-@pytest.mark.slow
-def test_a_kernel_of_low_precision_that_passes_is_unranked(workspace):
+    watched = attrs.evolve(workspace, progress=lambda *event: seen.append(event[:2]))
     halves = "import torch\n\ndef run(x):\n    return torch.softmax(x.half(), -1).float()\n"
-    text = explain_failure(workspace, NAME, {"kernel.py": halves}).to_text()
+    text = explain_failure(watched, NAME, {"kernel.py": halves}).to_text()
+    assert seen == [(1, 3), (2, 3), (3, 3)]
     assert text.endswith("passed on the workloads that were tried; unranked: low_precision")
 
 
 @pytest.mark.slow
-def test_the_first_error_is_shown_with_its_line(workspace):
-    explained = explain_failure(workspace, NAME, {"kernel.py": RAISES})
+def test_a_solution_that_never_ran_has_no_verdict_and_one_that_ignores_a_scalar_is_shown_with_its_value(
+    workspace, definition
+):
+    inputs = {**definition.inputs, "k": TensorSpec(None, "float32")}
+    for name, code in (("broken", "raise ValueError('ours')"), ("scaled", "return x * k")):
+        made = attrs.evolve(definition, name=name, inputs=inputs, reference=f"def run(x, k):\n    {code}\n")
+        workspace.open().add_definitions([made])
+        workload = Workload({"rows": 1}, {"x": RandomInput(), "k": ScalarInput(1.0)}, "one")
+        workspace.open().add_traces([Trace(name, workload)])
+    ignores = {"kernel.py": "def run(x, k):\n    return x.clone()\n"}
+    explained = explain_failure(workspace, "broken", ignores)
+    assert (explained.status, explained.is_passed) == ("NOT_RUN", False)
+    assert explained.to_text().endswith("one did not run: the reference failed: reference.py:2: ValueError: ours")
+    (output,) = explain_failure(workspace, "scaled", ignores).outputs
+    assert output.elements[0].expected == pytest.approx(
+        output.elements[0].found * float(output.elements[0].inputs["k"])
+    )
+
+
+@pytest.mark.slow
+def test_the_first_error_is_shown_with_its_line_and_ends_the_search(workspace):
+    seen = []  # a kernel that hangs would wait for the time limit on each workload
+    watched = attrs.evolve(workspace, progress=lambda *event: seen.append(event))
+    explained = explain_failure(watched, NAME, {"kernel.py": RAISES})
+    assert (explained.status, len(seen)) == ("RUNTIME_ERROR", 1)
     assert (explained.compiler_error.line, explained.compiler_error.text) == (4, "    torch.softmax(x, -1, outt=y)")
     broken = explain_failure(workspace, NAME, {"kernel.cpp": cpp().replace("float sum = 0;", "float sum = zero;")})
     assert broken.status == "COMPILE_ERROR"

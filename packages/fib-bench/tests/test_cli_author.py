@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from fib_bench import make_inputs
 from fib_schema import TraceSet, validate
 
 from .samples import GOOD
@@ -207,12 +209,18 @@ class TestNewDefinition:
 
     def test_options_give_the_types_of_a_reference_without_annotations(self, run, tmp_path):
         reference, root = tmp_path / "sum.py", tmp_path / "new"
-        reference.write_text("def run(x):\n    return (x * x).sum(-1)\n")
+        reference.write_text("def run(x):\n    return helper(x * x).sum(-1)\n")
         words = ("new", "definition", "sum_w256", "--reference", reference, "--dataset", root, "--axis", "width=256")
         types = ("--input", "x: float32[rows, width]", "--output", "y: float32[rows]", "--workload", "rows=4")
-        assert run(*words, *types)[0] == 0
+        assert run(*words, *types)[::2] == (0, "warning: run uses helper, which nothing in the file defines")
         definition = TraceSet.from_path(root).definitions["sum_w256"]
         assert (definition.const_axes, definition.outputs["y"].shape) == ({"width": 256}, ("rows",))
+        bounded = ("--input", "x: int16[rows, width] -7..99", "--output", "y: int64[rows]", "--workload", "rows=0")
+        assert run("new", "definition", "bounded", *words[3:], *bounded, "--workload", "rows=64")[0] == 0
+        trace_set = TraceSet.from_path(root)
+        _, workload = (trace.workload for trace in trace_set.workloads["bounded"])
+        values = make_inputs(trace_set.definitions["bounded"], workload, seed=0)["x"]
+        assert (values.shape, values.dtype, int(values.min()), int(values.max())) == ((64, 256), torch.int16, -7, 99)
         code, _, err = run(*words, "--input", "z: float32[rows]", "--output", "y: float32[rows]")
         assert (code, "run has no parameter 'z'" in err) == (2, True)
 

@@ -49,13 +49,13 @@ def compared(found, expected, dtype=torch.float32):
     return compare("y", torch.tensor(found, dtype=dtype), torch.tensor(expected, dtype=dtype), STRICT)
 
 
-def test_a_comparison_counts_and_says_which_element_is_worst():
+def test_a_comparison_counts_and_says_which_elements_are_first_and_worst():
     found, expected = torch.zeros(2, 3), torch.zeros(2, 3)
     found[0, 1], found[1, 2] = 1.0, 5.0
     result = compare("y", found, expected, STRICT)
     assert (result.count, result.wrong, result.max_absolute_error) == (6, 2, 5.0)
     assert result.explain() == (
-        "y: 2 of 6 wrong; [1, 2] is 5, not 0\n"
+        "y: 2 of 6 wrong; first [0, 1] is 1, not 0\n  worst: [1, 2] is 5, not 0\n"
         "  allowed: absolute error 0.01 or relative error 0.01\n  2 beyond the error cap, which allows 0"
     )
     assert result.matched_ratio == pytest.approx(4 / 6)

@@ -106,7 +106,7 @@ class TestEvaluate:
         solution = make_solution("def run(x):\n    return x + 1, 9\n", definition="made")
         (evaluation,) = evaluate(solution, definition=definition)
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log == "z: 1 of 1 wrong; [] is 9, not 8; input set 0 (normal)"
+        assert evaluation.log == "z: 1 of 1 wrong; first [] is 9, not 8; input set 0 (normal)"
         assert evaluation.correctness.max_absolute_error == 1.0
 
     @pytest.mark.parametrize(

@@ -51,13 +51,13 @@ class TestOneFormat:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (torch.zeros_like, " wrong; ["),
+            (torch.zeros_like, " wrong; first ["),
             (lambda x: x * 1.1, "rounding steps away from zero"),
             (lambda x: x * 0.9, "rounding steps towards zero"),
-            (lambda x: x * 0.75, " wrong; ["),
-            (lambda x: -x, " wrong; ["),
+            (lambda x: x * 0.75, " wrong; first ["),
+            (lambda x: -x, " wrong; first ["),
             (lambda x: x.flip(0), "wrong"),
-            (lambda x: torch.where(torch.rand_like(x) < 0.02, 0.0, x), " wrong; ["),
+            (lambda x: torch.where(torch.rand_like(x) < 0.02, 0.0, x), " wrong; first ["),
             (lambda x: x + 400 * (torch.arange(x.numel()) == 7).view_as(x), "1 beyond the error cap"),
             (lambda x: x.masked_fill(torch.arange(x.numel()).view_as(x) == 7, torch.nan), "beyond the error cap"),
         ],

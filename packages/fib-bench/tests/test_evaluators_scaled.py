@@ -353,4 +353,4 @@ class TestStates:
         touched = new.clone()
         touched[4, 1, 1] += 1e-3
         (problem,) = problems(check, {"new_state": touched}, expected)
-        assert "new_state: 1 of 192 wrong; [4, 1, 1] is " in problem
+        assert "new_state: 1 of 192 wrong; first [4, 1, 1] is " in problem

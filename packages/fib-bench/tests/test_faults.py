@@ -403,14 +403,14 @@ def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_al
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
         first, *_ = evaluation.log.splitlines()
         where = re.escape(RIGHT_AT_FIRST[int(calls)])
-        assert re.fullmatch(rf"y: \d+ of 8 wrong; \[\d\] is \S+, not \S+; {where}", first)
+        assert re.fullmatch(rf"y: \d+ of 8 wrong; first \[\d\] is \S+, not \S+; {where}", first)
         assert evaluation.correctness.max_absolute_error > 0
 
 
 def test_an_output_kept_from_other_inputs_is_wrong(judged):
     evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert re.match(r"y: 8 of 8 wrong; \[\d\] is \S+, not \S+; input set 1 \(normal\)\n", evaluation.log)
+    assert re.match(r"y: 8 of 8 wrong; first \[\d\] is \S+, not \S+; input set 1 \(normal\)\n", evaluation.log)
 
 
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

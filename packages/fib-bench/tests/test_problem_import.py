@@ -121,14 +121,10 @@ class TestKernelBench:
         ]
         assert definition.inputs["linear_weight"].shape == ("out_features", "in_features")
         assert definition.const_axes == {"batch_size": 64, "in_features": 96, "out_features": 32}
-        (workload,) = imported.workloads
-        assert all(source == RandomInput() for source in workload.inputs.values())
+        assert [dict.fromkeys(definition.inputs, RandomInput())] == [dict(each.inputs) for each in imported.workloads]
         parameters = list(definition.inputs)[1:]
-        assert definition.extra["input_generator"] == {
-            "function": "_generate_inputs",
-            "inputs": parameters,
-            "parameters": parameters,
-        }
+        generator = {"function": "_generate_inputs", "inputs": parameters, "parameters": parameters}
+        assert definition.extra["input_generator"] == generator
 
     def test_the_reference_is_the_model_with_the_given_parameters(self, tmp_path):
         problem = read_kernelbench(write(tmp_path / "linear.py", LINEAR)).problem
@@ -177,9 +173,9 @@ class TestKernelBench:
         [
             ("def get_inputs():\n    return [1]\n", "defines no 'Model'; the format needs it"),
             ("import torch\nclass Model(torch.nn.Module): pass\n", "defines no 'get_inputs'"),
-            ("raise RuntimeError('no GPU')\n", "kernelbench_problem.py raised RuntimeError: no GPU"),
+            ("raise RuntimeError('no GPU')\n", "importing problem.py raised RuntimeError: no GPU"),
             ("import sys\nsys.exit(3)\n", "raised SystemExit: 3"),
-            ("def (\n", "raised SyntaxError"),
+            ("def (\n", "raised SyntaxError: invalid syntax (problem.py, line 1)"),
             (model("x[0]", "[[1]]"), "get_inputs returned list; only tensors and numbers can be inputs"),
             (model("{'y': x}", "[torch.ones(2)]"), "the reference returned dict; a definition has tensors"),
             (model("x.sum(5)", "[torch.ones(2)]"), "Model.forward raised IndexError"),
@@ -191,6 +187,10 @@ class TestKernelBench:
         problem = write(tmp_path / "problem.py", source)
         assert main(["import", "kernelbench", str(problem), "--dataset", str(tmp_path / "set")]) == 2
         assert said in capsys.readouterr().err
+        assert main(["import", "kernelbench", str(tmp_path), "--dataset", str(tmp_path / "set")]) == 2
+        assert "is not a problem of KernelBench: a .py file" in capsys.readouterr().err
+        assert main(["import", "gpumode", str(problem), "--dataset", str(tmp_path / "set")]) == 2
+        assert "has no task.yml; name the folder of one problem" in capsys.readouterr().err
         assert not list((tmp_path / "set").rglob("*.json"))
 
     def test_missing_workloads_of_a_problem_with_a_long_name_are_added(self, tmp_path):

@@ -2,8 +2,8 @@
 
 import json
 import math
-import subprocess
-import sys
+import re
+import threading
 from io import StringIO
 from types import SimpleNamespace
 
@@ -200,16 +200,23 @@ def test_progress_shows_what_happens(is_terminal):
     assert ("a: PASSED" in text) is not is_terminal
 
 
-def test_the_progress_of_several_runs_adds_up():
-    console = Console(width=200, record=True, file=StringIO())
-    plan = SimpleNamespace(count=1, skipped=())
-    with progress_on(console) as observe:
+def test_the_progress_of_several_runs_adds_up_and_a_long_silence_is_broken(monkeypatch):
+    class Log(StringIO):
+        def write(self, text):
+            if "b: " in text:
+                is_broken.set()
+            return super().write(text)
+
+    is_broken = threading.Event()
+    monkeypatch.setattr("fib_bench.cli.output._SILENT_SECONDS", 0.01)
+    with progress_on(Console(width=200, file=(log := Log()))) as observe:
         for _ in range(2):
-            observe(Planned(plan))
+            observe(Planned(SimpleNamespace(count=1, skipped=())))
             observe(Evaluated(make_trace("a", "1", 2.0)))
-    text = console.export_text()
-    assert "[1/1]" in text
-    assert "[2/2]" in text
+        observe(Working("double", "b", make_trace("b", "1").workload))
+        assert is_broken.wait(60)
+    assert "[1/1] " in log.getvalue()
+    assert re.search(r"^\[2/2\] double \[n=4\] b: \d+ s so far$", log.getvalue(), re.M)
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
@@ -342,24 +349,10 @@ def test_a_latency_that_is_no_number_is_never_the_best():
 
 @pytest.mark.parametrize(
     "extra",
-    [
-        None,
-        {},
-        {"timing": None, "speed_of_light": 3, "baseline": []},
-        {"timing": {"interval_ms": [2.0, 1.0]}, "speed_of_light": {"bytes": "many"}, "baseline": {"solution": 1}},
-        {"timing": {"interval_ms": ["NaN", True]}, "speed_of_light": {"attainable_fraction": math.nan}},
-        {"timing": {"interval_ms": [1.0]}, "baseline": {"solution": "lib", "speedup_factor": -1}},
-    ],
+    [None, *({"speed_of_light": given} for given in (3, {"bytes": "many"}, {"attainable_fraction": math.nan}))],
 )
 def test_what_a_trace_does_not_say_is_none(extra):
     assert light_of(Performance(1.0, 1.0, 1.0, extra)) is None
-
-
-def test_reports_import_no_torch():
-    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.merging"
-    code = f"import json, sys\nfor one in {modules.split()!r}: __import__(one)\nprint(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
-    assert not {"torch", "numpy", "vl_convert"} & set(loaded)
 
 
 # -- results of the CPU: labelled, unranked, and without numbers for interpreted kernels ----------
@@ -405,10 +398,14 @@ class TestCpuLeaderboard:
         assert {row.labels for row in rows} == {(CPU_TIMING,)}
         assert {row.fast_1 for row in rows} == {0.0}
         assert {row.problem for row in rows} == {""}
-        assert [(row.solution, row.is_ranked, row.fast_1) for row in leaderboard(trace_set, [CPU_TIMING])] == [
-            ("b_fast", True, 1.0),
-            ("a_slow", True, 1.0),
-        ]
+        included = leaderboard(trace_set, [CPU_TIMING])
+        assert [(row.solution, row.is_ranked, row.fast_1) for row in included] == [
+            ("b_fast", True, 1.0), ("a_slow", True, 1.0),
+        ]  # fmt: skip
+        text = printed(lambda console: print_leaderboard(console, rows))
+        assert f"double ({CPU_TIMING})" in text
+        assert f"{CPU_TIMING}, no order (--include-unranked orders them): a_slow, b_fast" in text
+        assert "fast_1" not in text
 
     def test_the_order_is_that_of_the_printed_numbers_whatever_their_marks(self):
         spread = {"narrow": 1.01, "noise": 4.5, "wide": 1.5}
@@ -418,15 +415,8 @@ class TestCpuLeaderboard:
             timing = {"interval_ms": [1.0 / factor, factor], "method": "handshake"}
             return make_result(solution, "1", 1.0, reference_ms=speedup, performance_extra={"timing": timing})
 
-        printed_numbers = {
-            "wide_a": 2.0,
-            "noise_b": 4.0,
-            "wide_c": 4.5,
-            "narrow_d": 3.0,
-            "narrow_e": 1.002,
-            "noise_f": 0.5,
-        }
-        rows = leaderboard(trace_set_of(*(result(*item) for item in printed_numbers.items())))
+        shown = {"wide_a": 2.0, "noise_b": 4.0, "wide_c": 4.5, "narrow_d": 3.0, "narrow_e": 1.002, "noise_f": 0.5}
+        rows = leaderboard(trace_set_of(*(result(*item) for item in shown.items())))
         assert {row.speedup.mark for row in rows} == {"", "noise", "wide"}
         assert [row.solution for row in rows] == ["wide_c", "noise_b", "narrow_d", "wide_a", "narrow_e", "noise_f"]
 
@@ -435,13 +425,6 @@ class TestCpuLeaderboard:
             trace_set_of(timed("cpu", "1", 0.1), timed("device", "1", 1.0, flags=(), method="handshake"))
         )
         assert [(row.solution, row.fast_1) for row in rows] == [("device", 1.0), ("cpu", 0.0)]
-
-    def test_the_table_says_what_it_shows(self):
-        rows = leaderboard(trace_set_of(timed("a", "1", 1.0), timed("b", "1", 0.5)))
-        text = printed(lambda console: print_leaderboard(console, rows))
-        assert f"double ({CPU_TIMING})" in text
-        assert f"{CPU_TIMING}, no order (--include-unranked orders them): a, b" in text
-        assert "fast_" not in text
 
     def test_interpreted_kernels_have_no_latency_and_no_speedup(self):
         flags = (CPU_TIMING, INTERPRETED)
@@ -489,10 +472,7 @@ class TestCpuCompare:
         assert (pair.reason, found.is_worse) == (CPU_TIMING, False)
         assert f"a: 1 workload unmeasured: {CPU_TIMING}" in printed(lambda console: print_comparison(console, found))
         assert compare(*runs, allow_flags=[CPU_TIMING]).is_worse
-
-    def test_one_that_fails_is_broken_all_the_same(self):
-        found = compare(trace_set_of(timed("a", "1", 1.0)), trace_set_of(make_result("a", "1")))
-        assert [pair.verdict for pair in found.pairs] == ["broken"]
+        assert [pair.verdict for pair in compare(runs[0], trace_set_of(make_result("a", "1"))).pairs] == ["broken"]
 
     def test_latencies_of_different_kinds_are_not_compared(self):
         methods = "handshake", "eager"
@@ -500,14 +480,6 @@ class TestCpuCompare:
         (pair,) = compare(old, new).pairs
         assert (pair.verdict, pair.ratio.text) == ("unmeasured", "-")
         assert pair.reason == "latencies of different kinds: device -> call"
-
-    def test_a_large_change_with_wide_intervals_is_marked(self):
-        traces = [
-            make_result("a", "1", ms, performance_extra={"timing": {"interval_ms": [ms * 0.8, ms * 1.2]}})
-            for ms in (1.0, 3.0)
-        ]
-        found = compare(trace_set_of(traces[0]), trace_set_of(traces[1]))
-        assert [(p.verdict, p.ratio.point, p.ratio.mark) for p in found.pairs] == [("slower", 3.0, "wide")]
 
 
 def test_progress_has_no_speedup_of_a_cpu_timing():

@@ -55,6 +55,8 @@ class TestVerdicts:
         assert verdicts(found) == ["broken", "slower", "faster", "fixed", "missing", "new"]
         assert found.pairs[0].reason == "RUNTIME_ERROR, untrusted output: ValueError: no"
         assert (found.is_worse, found.counts["missing"], found.ratio.point) == (True, 1, pytest.approx(1.0))
+        failing = compare(*[trace_set_of(make_result("a", "1"))] * 2)
+        assert (verdicts(failing), failing.is_worse) == (["failing"], False)
 
     def test_what_is_not_ranked_any_more_is_broken_unless_allowed(self):
         runs = (
@@ -64,6 +66,8 @@ class TestVerdicts:
         found = compare(*runs)
         assert (verdicts(found), found.pairs[0].reason) == (["broken"], "unranked, flagged: low_precision")
         assert verdicts(compare(*runs, allow_flags=["low_precision"])) == ["same"]
+        quick = compare(runs[0], trace_set_of(make_result("a", "1", 9.0, flags=["quick"])))
+        assert (verdicts(quick), quick.pairs[0].reason, quick.is_worse) == (["unmeasured"], "quick", False)
 
     @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
     def test_a_latency_that_is_no_number_decides_nothing(self, latency):
@@ -78,10 +82,6 @@ class TestVerdicts:
         assert (pair.verdict, pair.reason) == ("unmeasured", "only one run had the recorded inputs")
         assert verdicts(compare(trace_set_of(made), trace_set_of(made))) == ["same"]
 
-    def test_both_failing_is_no_news(self):
-        found = compare(trace_set_of(make_result("a", "1")), trace_set_of(make_result("a", "1")))
-        assert (verdicts(found), found.is_worse) == (["failing"], False)
-
     @given(st.floats(0.001, 1e4), st.floats(0.001, 1e4), st.floats(0, 1))
     def test_two_runs_the_other_way_round_say_the_opposite(self, one, other, margin):
         runs = trace_set_of(make_result("a", "1", one)), trace_set_of(make_result("a", "1", other))
@@ -94,15 +94,13 @@ class TestVerdicts:
 
 
 class TestSides:
-    def test_devices_are_not_compared(self):
+    def test_devices_and_solutions_are_not_compared_with_others(self):
         runs = (
             trace_set_of(make_result("a", "1", 1.0, hardware="A100")),
             trace_set_of(make_result("a", "1", 0.5, hardware="H200")),
         )
         with pytest.raises(NothingToCompare, match="the first ran on A100, the second on H200"):
             compare(*runs)
-
-    def test_runs_of_nothing_are_an_error(self):
         with pytest.raises(NothingToCompare, match="no trace of the same solution, workload and device"):
             compare(trace_set_of(make_result("b", "1", 1.0)), trace_set_of(make_result("a", "1", 1.0)))
 
@@ -121,8 +119,6 @@ class TestCommand:
         shown = capsys.readouterr()
         assert "slower" in shown.out
         assert "1 slower, 1 same, 1 missing" in shown.out
-
-    def test_exits_with_0_if_nothing_did(self, sets):
         assert main(["report", "compare", *sets[::-1]]) == 0
         assert main(["report", "compare", *sets, "--min-change", "1.5"]) == 0
 

@@ -1,10 +1,12 @@
 """Tests of solution runs: two phases with a seal in between, lost workers, and a failing reference."""
 
+import shutil
 from collections import Counter
 
 import attrs
 import pytest
 import torch
+from fib_bench.errors import WorkerPoolFailed
 from fib_bench.judge import evaluate
 from fib_bench.judge.evaluate import SolutionRun
 from fib_bench.judge.functions import BoundFunction, FunctionWorker, Rejected
@@ -170,6 +172,17 @@ class TestReference:
         assert evaluation.status is EvaluationStatus.PASSED
         assert "unverified: reference failed" in evaluation.flags
         assert "the reference stumbled" in evaluation.performance.extra["not_verified"]
+
+
+@pytest.mark.parametrize(
+    ("step", "free"), [("raise OSError(28, 'No space left on device')", 1 << 29), ("raise ValueError", 1 << 19)]
+)
+def test_a_failure_on_a_full_disk_is_none_of_the_solution(run, monkeypatch, step, free):
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr("fib_bench.temporary_folders.shutil.disk_usage", lambda _: usage)
+    for code in (f"{step}\ndef run(x):\n    return x * 2\n", f"def run(x):\n    {step}\n"):
+        with pytest.raises(WorkerPoolFailed, match=f"is full, {free >> 10} KiB are free"):
+            run(code, 3)
 
 
 class TestMemory:

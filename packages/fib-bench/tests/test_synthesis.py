@@ -125,7 +125,7 @@ def test_packed_fp4_tensors_hold_all_numbers_two_to_a_byte():
 )
 def test_integers_that_no_rule_knows_are_refused_and_not_made_up(name, dtype):
     """Numbers of requests are no page numbers."""
-    with pytest.raises(InputError, match=f"input '{name}': no rule makes valid values"):
+    with pytest.raises(InputError, match=f"integer input '{name}'; state their range as its description"):
         synthesized({name: f"{dtype}[n]"}, n=3, num_pages=9)
 
 

@@ -88,7 +88,7 @@ WRONG = {
     ),
     "one element is wrong": (
         timed_only("y = x * 2\ny[5] += 1\nreturn y"),
-        "INCORRECT_NUMERICAL", "y: 1 of 8 wrong; [5] is ",
+        "INCORRECT_NUMERICAL", "y: 1 of 8 wrong; first [5] is ",
     ),
     "outputs of an earlier call are returned": (
         timed_only("return kept[-1]", before="kept = []", otherwise="kept.append(x * 2)\nreturn kept[-1]"),

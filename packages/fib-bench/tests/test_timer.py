@@ -180,6 +180,8 @@ def test_nothing_below_the_least_call_is_published(make_timer):
     assert short.measurement().latency_ms == pytest.approx(0.0009, rel=0.02)
     with pytest.raises(Rejected, match=r"a kernel that reads one word takes 0\.90 us"):
         impossible.measurement()
+    on_cpu = sampled(make_timer(Device(dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 10.0)), is_cuda=False))
+    assert {on_cpu.measurement().call_ns, *on_cpu.measurement().samples_ns} == {50.0}  # an empty Python function
 
 
 @pytest.mark.parametrize(("device", "options"), [(Device(), {"may_capture": False}), (Device(), {"is_cuda": False})])

@@ -167,7 +167,7 @@ def test_wrong_outputs_are_found_and_named(make_timed, change, has_one_rule, mon
     timed = make_timed()
     monkeypatch.setattr(type(timed.prepared.checker.evaluator), "has_one_rule", has_one_rule)
     timed.run(change)
-    with pytest.raises(Rejected, match=r"y: \d+ of 64 wrong; \[.*; timed calls") as caught:
+    with pytest.raises(Rejected, match=r"y: \d+ of 64 wrong; first \[.*; timed calls") as caught:
         timed.finish()
     assert caught.value.status is EvaluationStatus.INCORRECT_NUMERICAL
 

@@ -84,9 +84,9 @@ def performance(**timing):
     [
         ({}, None, None),
         ({"interval_ms": [0.9, 1.2]}, (0.9, 1.2), (0.9, 1.2)),
-        ({"interval_ms": [0.9, 1.2], "uncertainty_ms": 0.1}, (0.9, 1.2), (0.8, 1.3)),
-        ({"interval_ms": [0.9, 1.2], "uncertainty_ms": 2}, (0.9, 1.2), (0.0009, 3.2)),
-        ({"uncertainty_ms": 0.25}, None, (0.75, 1.25)),
+        ({"interval_ms": [0.9, 1.2], "uncertainty_ms": 0.1}, (0.9, 1.2), (0.81, 1.3)),
+        ({"interval_ms": [0.9, 1.2], "uncertainty_ms": 2}, (0.9, 1.2), (0.81 / 2.9, 3.2)),
+        ({"uncertainty_ms": 0.25}, None, (0.8, 1.25)),
         ({"interval_ms": [1.1, 1.2]}, None, None),
         ({"interval_ms": [0.9, float("inf")]}, None, None),
         ({"interval_ms": [0.9, True]}, None, None),

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import threading
+from itertools import islice
 from urllib.error import HTTPError, URLError
 from urllib.request import OpenerDirector
 
@@ -44,6 +45,9 @@ def test_a_submission_is_made_followed_and_read(connect, database, settings):
     with connect() as client:
         made = client.submit(make_solution())
         assert (made.state, made.is_final, made.solution[:5]) == ("queued", False, "mine_")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fib_serve.client._WAIT_SECONDS", 0)
+            assert [found.state for found in islice(client.follow(made.id), 3)] == ["queued"] * 3  # without a change
         worker = threading.Thread(target=finish, args=(database, settings.dataset))
         worker.start()
         done = client.wait(made.id)

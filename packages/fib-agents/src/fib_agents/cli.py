@@ -10,9 +10,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 from fib_schema import FibError
 from fib_schema.command import FAILED, INTERRUPTED, CommandParser, add_data_set, data_set_of, run_command
 
@@ -111,23 +113,25 @@ def _workspace(arguments: argparse.Namespace) -> Workspace:
         author=arguments.author,
         timeout_seconds=arguments.timeout,
         trusts_solutions=arguments.trust,
-        progress=_show_progress,
     )
-
-
-def _show_progress(done: int, total: int, message: str) -> None:
-    from fib_schema.display import escape_line
-
-    print(f"{done}/{total} {escape_line(message)}", file=sys.stderr)
 
 
 def _tool(arguments: argparse.Namespace) -> int:
     from fib_bench.authoring.sources import KernelFileError
+    from fib_bench.cli.output import breaking_silence
+    from fib_schema.display import escape_line
 
-    given = {name: getattr(arguments, name) for name in arguments.names}
-    values = {name: _code(value) if name in _CODE else value for name, value in given.items()}
+    def progress(done: int, total: int, message: str) -> None:
+        note()
+        print(f"{done}/{total} {escape_line(message)}", file=sys.stderr)
+
+    given = ((name, getattr(arguments, name)) for name in arguments.names)
+    values = {name: _code(value) if name in _CODE else value for name, value in given}
     try:
-        return _print(Toolbox(_workspace(arguments)).call(arguments.tool, values), arguments)
+        with breaking_silence(partial(print, file=sys.stderr), lambda: str(arguments.tool)) as note:
+            toolbox = Toolbox(attrs.evolve(_workspace(arguments), progress=progress))
+            result = toolbox.call(arguments.tool, values)
+        return _print(result, arguments)
     except KernelFileError as error:  # the source is not a kernel, such as one that does not parse
         if not arguments.json:
             raise

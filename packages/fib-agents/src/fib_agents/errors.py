@@ -40,10 +40,9 @@ class CountersForbidden(FibError, PermissionError):
 
     def __str__(self) -> str:
         return (
-            "ncu: the driver refuses performance counters to this process. An "
-            "administrator allows them to all users with the module option NVreg_RestrictProfilingToAdminUsers=0 of "
-            "nvidia; a container needs that on its host. The sandbox drops the capability that would allow them "
-            "otherwise"
+            "ncu: the driver refuses performance counters to this process. An administrator allows them to all users "
+            "with the module option NVreg_RestrictProfilingToAdminUsers=0 of nvidia; a container needs that on its "
+            "host. The sandbox drops the capability that would allow them otherwise"
         )
 
 

@@ -206,16 +206,17 @@ def run_traces(
     *,
     quick: bool,
     baseline: Solution | None = None,
+    place: tuple[int, int] | None = None,
 ) -> RunResult:
-    """Evaluate in the benchmark's warm process, with progress and cancellation of the workspace."""
-    done = 0
+    """Evaluate in the benchmark's warm process, with cancellation and progress, which counts on from `place`."""
+    done, total = place or (0, len(workloads))
 
     def observe(event: Event) -> None:
         nonlocal done
         if isinstance(event, Evaluated):
             done += 1
             status = event.trace.evaluation.status if event.trace.evaluation else ""
-            workspace.progress(done, len(workloads), f"{event.trace.workload.uuid}: {status}")
+            workspace.progress(done, total, f"{event.trace.workload.uuid}: {status}")
 
     config = BenchmarkConfig(
         device=workspace.device,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _WRONG_ELEMENTS = 5
 _SHOWN_VALUES = 6
 _LOG_CHARS = 1500
+_SCALAR = re.compile(r"(\w+) = (True|False|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _ELEMENT_BY_ELEMENT = "default"
 """The evaluator whose verdicts are about single elements."""
 
@@ -74,17 +77,23 @@ class Explanation(Result):
     solution: str
     workload: str | None
     status: str
-    """``PASSED`` if no workload of those that were tried fails."""
+    """``PASSED`` if no workload of those that were tried fails, ``NOT_RUN`` if one could not run."""
     compiler_error: CompilerError | None
     outputs: tuple[WrongOutput, ...]
     note: str
     """A note about what could not be found out, with the reason."""
     log: str = untrusted()
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether all workloads that were tried passed."""
+        return self.status == EvaluationStatus.PASSED
+
     def lines(self) -> Iterator[str]:
         """The cause first, then the log."""
-        if self.status == EvaluationStatus.PASSED:
-            yield f"{self.solution} passed on the workloads that were tried; {self.note}".rstrip("; ")
+        if self.workload is None:
+            verdict = "passed" if self.is_passed else "has no verdict"
+            yield f"{self.solution} {verdict} on the workloads that were tried; {self.note}".rstrip("; ")
             return
         yield f"{self.solution} on workload {self.workload}: {self.status}"
         if self.compiler_error is not None:
@@ -115,18 +124,18 @@ def explain_failure(
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
     chosen = choose_workloads(trace_set, found, None if workload is None else [workload], QUICK_WORKLOADS)
-    notes: list[str] = []
+    notes, skips = list[str](), list[str]()
     failed: Trace | None = None
-    for one in chosen:  # each may wait for the time limit
-        run = run_traces(workspace, found, given, [one], quick=True)
-        notes += [f"{skip.workload} did not run: {skip.reason}" for skip in run.skipped]
+    for index, one in enumerate(chosen):  # each may wait for the time limit
+        run = run_traces(workspace, found, given, [one], quick=True, place=(index, len(chosen)))
+        skips += [f"{skip.workload} did not run: {skip.reason.splitlines()[0]}" for skip in run.skipped]
         if failed := next((trace for trace in run.traces if not trace.is_successful()), None):
             break
         flags = (flag for trace in run.traces if trace.evaluation for flag in trace.evaluation.flags)
         notes += [f"unranked: {flag}" for flag in flags if flag in UNRANKED_FLAGS - {QUICK}]
     if failed is None or failed.evaluation is None:
-        note = "; ".join(dict.fromkeys(notes))
-        return Explanation(definition, given.name, None, str(EvaluationStatus.PASSED), None, (), note, "")
+        status, note = "NOT_RUN" if skips else EvaluationStatus.PASSED, "; ".join(dict.fromkeys([*skips, *notes]))
+        return Explanation(definition, given.name, None, str(status), None, (), note, "")
     outputs, note = _wrong_outputs(workspace, found, given, failed.workload, failed.evaluation)
     return Explanation(
         definition=definition,
@@ -158,9 +167,11 @@ def _wrong_outputs(
     config = evaluator.settings(config)
     known = distributions_of(definition, config.distributions)
     named = [name for name in known if f"({name})" in evaluation.log]
+    given = _SCALAR.findall(evaluation.log.partition("\n")[0].rpartition("; with ")[2])
+    scalars = {name: ast.literal_eval(text) for name, text in given if name in definition.inputs}
     for distribution in dict.fromkeys((*named, *known)):
         try:
-            values = make_values(workspace, definition, workload, distribution)
+            values = {**make_values(workspace, definition, workload, distribution), **scalars}
             found = call_once(workspace, definition, solution, workload, values)
             expected = call_once(workspace, definition, None, workload, values)
         except FibError as error:

@@ -25,18 +25,10 @@ from .workspace import Workspace
 TOOLS: Mapping[str, Callable[..., Result]] = {
     tool.__name__: tool
     for tool in (
-        list_definitions,
-        describe,
-        check_source,
-        evaluate,
-        explain_failure,
-        compare,
-        profile,
-        sanitize,
-        disassemble,
+        list_definitions, describe, check_source, evaluate, explain_failure, compare, profile, sanitize, disassemble,
         submit,
     )
-}
+}  # fmt: skip
 """The tools, in the order of their use."""
 READ_ONLY = frozenset(TOOLS) - {"submit"}
 _LENGTH = {

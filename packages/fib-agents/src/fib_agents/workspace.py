@@ -132,6 +132,5 @@ def choose_workloads(
         return tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids))
     if len(workloads) <= max_count:
         return tuple(workloads)
-    if max_count == 1:
-        return (workloads[0],)
-    return tuple(workloads[round(index * (len(workloads) - 1) / (max_count - 1))] for index in range(max_count))
+    step = (len(workloads) - 1) / max(max_count - 1, 1)
+    return tuple(workloads[round(index * step)] for index in range(max_count))

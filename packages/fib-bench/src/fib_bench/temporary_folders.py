@@ -7,6 +7,7 @@ open a folder, so they cannot hold it, nor make one that looks like this user's.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -17,7 +18,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
+from fib_schema import get_fib_cache_path
+
+from .errors import WorkerPoolFailed
+
 _PREFIX = "fib-bench-run-"
+_SCARCE_BYTES, _LITTLE_BYTES = 1 << 20, 1 << 30
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -54,6 +60,18 @@ def remove_abandoned(uids: Collection[int] = ()) -> None:
                 if os.fstat(descriptor).st_uid in {os.geteuid(), *uids}:
                     remove_folder(path)
                 os.close(descriptor)
+
+
+def raise_if_disk_full(failure: str) -> None:
+    """Raise `WorkerPoolFailed` where a worker's failure may be that of a full disk, and is no verdict.
+
+    That is where workers can write no more, or little and the failure says so, which a solution may invent: what a
+    program could not write as a whole, it may have removed since.
+    """
+    least = _LITTLE_BYTES if os.strerror(errno.ENOSPC) in failure else _SCARCE_BYTES
+    for folder in (Path(tempfile.gettempdir()), get_fib_cache_path()):
+        if folder.is_dir() and (free := shutil.disk_usage(folder).free) < least:
+            raise WorkerPoolFailed(f"the disk of {folder} is full, {free >> 10} KiB are free; make space on it")
 
 
 def remove_folder(path: Path) -> None:

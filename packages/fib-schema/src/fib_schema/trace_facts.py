@@ -44,7 +44,6 @@ LatestTraces = dict[str, dict[str, dict[str, Trace]]]
 _NOTHING: Mapping[str, Any] = {}
 _METHODS = {"handshake": "device", "eager": "call", "cpu": "call"}
 _KINDS = ("device", "call", "older")
-_MIN_SHARE = 1e-3  # of the interval's lower end; bounds must be positive
 
 
 @attrs.frozen
@@ -84,11 +83,14 @@ class Timing:
 
     @property
     def bounds_ms(self) -> tuple[float, float] | None:
-        """The interval, widened by the uncertainty of the clock; positive. None if a trace states neither."""
+        """The interval, widened by the uncertainty of the clock: the lower end as a ratio, which stays plausible.
+
+        None if a trace states neither.
+        """
         if self.interval_ms is None and not self.uncertainty_ms:
             return None
         low, high = self.interval_ms or (self.latency_ms, self.latency_ms)
-        return max(low - self.uncertainty_ms, low * _MIN_SHARE), high + self.uncertainty_ms
+        return low / (1 + self.uncertainty_ms / low), high + self.uncertainty_ms
 
 
 @attrs.frozen

@@ -25,7 +25,7 @@ _ATTEMPTS = 6
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT_SECONDS = 60.0
-_WAIT_SECONDS = 30
+_WAIT_SECONDS = 10  # without a change
 _REPEATED = frozenset({429, 503})
 _FINAL = frozenset({"completed", "failed"})
 
@@ -144,15 +144,13 @@ class Client:
         return SubmissionInfo.from_json(self._send("GET", f"/v1/submissions/{submission}"))
 
     def follow(self, submission: str) -> Iterator[SubmissionInfo]:
-        """A submission as it is now, and after each change that is seen, until its end."""
+        """A submission as it is now, and after each change that is seen or 10 s, until its end."""
         found = self.get(submission)
         yield found
         while not found.is_final:
             path = f"/v1/submissions/{submission}?timeout={_WAIT_SECONDS}"
-            following = SubmissionInfo.from_json(self._send("GET", path))
-            if following != found:
-                found = following
-                yield found
+            found = SubmissionInfo.from_json(self._send("GET", path))
+            yield found
 
     def wait(self, submission: str) -> SubmissionInfo:
         """Wait for the end of a submission."""

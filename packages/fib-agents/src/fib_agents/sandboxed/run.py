@@ -275,15 +275,9 @@ def make_values(
         function, call, request = generator.call(definition, workload, names, _SEED)
         given = call_once(workspace, function, None, call, request)
     made = make_input_values(
-        definition,
-        workload,
-        seed=_SEED,
-        root=workspace.root,
-        synthesize_missing=False,
-        device="cpu",
-        distribution=distribution,
-        given=given,
-    )
+        definition, workload, seed=_SEED, root=workspace.root, synthesize_missing=False, device="cpu",
+        distribution=distribution, given=given,
+    )  # fmt: skip
     return made.values
 
 

@@ -23,7 +23,7 @@ from fib_schema import (
 from .sources import KernelFileError, parse, read_sources
 
 EXAMPLE = 'def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":'
-_TYPE = re.compile(r"(\w+)\s*(?:\[([^\]]*)\])?")
+_TYPE = re.compile(r"(\w+)\s*(?:\[([^\]]*)\])?(?:\s+(-?\d[\d.e+-]*?)\.\.(-?\d[\d.e+-]*))?")
 _AXIS = re.compile(r"([A-Za-z_]\w*)(?:\s*=\s*(\d+))?")
 
 
@@ -44,14 +44,15 @@ class _Axes:
         """The tensor or scalar that a type such as ``float32[rows, width=1024]`` names."""
         match = _TYPE.fullmatch(text.strip())
         if match is None:
-            problem = f"{where}: {text!r} is not a type; write 'float32[rows, width=1024]', or 'int32' for a scalar"
+            problem = f"{where}: {text!r} is not a type; write 'float32[rows, width=64]', 'int32[rows] 0..9' or 'int32'"
             raise KernelFileError(self.path, problem)
         try:
             DType(match[1])
         except ValueError:
             raise KernelFileError(self.path, f"{where}: {UnknownName('dtype', match[1], tuple(DType))}") from None
+        description = f"uniform values from {match[3]} to {match[4]}" if match[3] else None
         if match[2] is None:
-            return TensorSpec(None, match[1])
+            return TensorSpec(None, match[1], description)
         names = []
         for part in filter(None, map(str.strip, match[2].split(","))):
             axis = _AXIS.fullmatch(part)
@@ -60,7 +61,7 @@ class _Axes:
                 raise KernelFileError(self.path, problem)
             self.add(axis[1], int(axis[2]) if axis[2] else None)
             names.append(axis[1])
-        return TensorSpec(tuple(names), match[1])
+        return TensorSpec(tuple(names), match[1], description)
 
 
 def definition_from_reference(

@@ -272,11 +272,12 @@ class ErrorLimits:
 
 
 def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds: torch.Tensor) -> torch.Tensor:
-    """The statistics of a piece as int64, ``[12]``, so that one transfer reads it; they stay on the device.
+    """The statistics of a piece as int64, ``[15]``, so that one transfer reads it; they stay on the device.
 
     These are three errors and the largest of a wrong element (-1 if none is), as the bits of float64; the numbers of
-    wrong and of capped elements; index, found and expected value of the worst element, the values as integers or as
-    the bits of float64; the number of wrong elements in the worst row, its index, and the number of bad rows.
+    wrong and of capped elements; the number of wrong elements in the worst row, its index, and the number of bad rows;
+    index, found and expected value of the worst and of the first wrong element, in pairs, the values as integers or as
+    the bits of float64.
 
     Shapes:
         wrong: ``[rows, width]``, the elements that are wrong.
@@ -286,18 +287,19 @@ def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds:
     if is_on_cpu(wrong) and not exceeds.any():
         nothing = torch.zeros((), dtype=torch.float64)
         floats = torch.stack([largest, nothing, raw_relative, nothing - 1])
-        return torch.cat([floats.view(torch.int64), torch.zeros(8, dtype=torch.int64)])
+        return torch.cat([floats.view(torch.int64), torch.zeros(11, dtype=torch.int64)])
     worst_error, index = torch.where(wrong, piece.absolute, -1.0).flatten().max(0)
-    counts = torch.stack([wrong.sum(), (wrong & (piece.absolute > rule.limit)).sum(), index + piece.start])
+    places = torch.stack([index, wrong.flatten().to(torch.uint8).argmax()])
     pair = piece.integers or (piece.found, piece.expected)
-    values = torch.cat([part.flatten().index_select(0, index.reshape(1)) for part in pair])
+    values = torch.cat([part.flatten().index_select(0, places) for part in pair])
     by_row = wrong.sum(dim=1)
     row_wrong, row = by_row.max(dim=0)
     bad_rows = rule.is_bad_row(by_row, piece.expected).sum()
     relative = torch.where(exceeds, piece.relative, 0.0).max()
     floats = torch.stack([largest, relative, raw_relative, worst_error])
-    rows = torch.stack([row_wrong, row + piece.rows.start, bad_rows])
-    return torch.cat([floats.view(torch.int64), counts, values.view(torch.int64), rows])
+    capped = (wrong & (piece.absolute > rule.limit)).sum()
+    counts = torch.stack([wrong.sum(), capped, row_wrong, row + piece.rows.start, bad_rows])
+    return torch.cat([floats.view(torch.int64), counts, places + piece.start, values.view(torch.int64)])
 
 
 def measure_extent(expected: torch.Tensor) -> Extent:
@@ -323,8 +325,10 @@ class Comparison:
     max_relative_error: float = 0.0
     """Over the elements whose absolute error exceeds atol."""
     raw_max_relative_error: float = 0.0
+    first: str = ""
+    """The first wrong element in words; empty if none is wrong."""
     worst: str = ""
-    """The worst element in words; empty if none is wrong."""
+    """The worst element, likewise."""
     capped: int = 0
     """Wrong elements whose error exceeds the limit."""
     limit: float = math.inf
@@ -348,10 +352,12 @@ class Comparison:
         return is_enough(self.wrong, self.capped, self.bad_rows, defined, required_matched_ratio)
 
     def explain(self) -> str:
-        """Describe the comparison in short lines; the first one names the worst element."""
+        """Describe the comparison in short lines; the first one names the first wrong element."""
         if self.wrong == 0:
             return f"{self.name}: all {self.count} elements match"
-        text = f"{self.name}: {self.wrong} of {self.count} wrong; {self.worst}"
+        text = f"{self.name}: {self.wrong} of {self.count} wrong; first {self.first}"
+        if self.worst != self.first:
+            text += f"\n  worst: {self.worst}"
         if self.allowed:
             text += f"\n  allowed: {self.allowed}"
         if self.capped:
@@ -402,8 +408,8 @@ def comparison_of(
     absolute, relative, raw_relative, _ = (max(column) for column in zip(*floats, strict=True))
     worst = max(range(len(floats)), key=lambda index: floats[index][-1])
     integers = table[:, 4:].tolist()
-    wrong, capped, bad_rows = (sum(row[column] for row in integers) for column in (0, 1, 7))
-    row_wrong, row_index = max((row[5:7] for row in integers), key=lambda counts: counts[0])
+    wrong, capped, bad_rows = (sum(row[column] for row in integers) for column in (0, 1, 4))
+    row_wrong, row_index = max((row[2:4] for row in integers), key=lambda counts: counts[0])
     if extent.count <= rule.width and wrong:  # the only row, of which each piece has seen a part
         row_wrong, bad_rows = wrong, int(wrong > max(1.0, extent.defined * rule.row_share))
     return attrs.evolve(
@@ -412,14 +418,15 @@ def comparison_of(
         max_absolute_error=absolute,
         max_relative_error=relative,
         raw_max_relative_error=raw_relative,
-        worst=_describe_worst(expected, *integers[worst][2:5]) if wrong else "",
+        first=_describe(expected, *next(row for row in integers if row[0])[6::2]) if wrong else "",
+        worst=_describe(expected, *integers[worst][5::2]) if wrong else "",
         capped=capped,
         bad_rows=bad_rows,
         worst_row=(row_wrong, row_index),
     )
 
 
-def _describe_worst(expected: torch.Tensor, rest: int, *values: int) -> str:
+def _describe(expected: torch.Tensor, rest: int, *values: int) -> str:
     place: list[int] = []
     for size in reversed(logical_shape(expected)):
         rest, index = divmod(rest, size)

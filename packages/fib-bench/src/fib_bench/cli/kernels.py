@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from fib_schema import (
     parse_json,
 )
 from fib_schema.command import add_data_set, data_set_of
+from fib_schema.syntax import undefined_names
 from fib_schema.trace_facts import timing_of
 from rich.console import Console
 
@@ -38,7 +40,15 @@ from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
 from .options import add_command, add_device, default_device, set_command, set_help
-from .output import output_console, print_done, print_skipped, progress_on, say
+from .output import (
+    breaking_silence,
+    error_console,
+    output_console,
+    print_done,
+    print_skipped,
+    progress_on,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..benchmark import RunResult
@@ -300,13 +310,15 @@ def _evaluate_file(
     try:
         kernel = infer_kernel(path, definition, choices)
         solution = Solution(base_name(path), definition.name, default_author(), kernel.spec, kernel.sources)
-        for event in judge.run(definition, solution, workloads):
-            if isinstance(event, Evaluated):
-                _print_results(console, [event.trace], solution, saved)
-                if _performance_of(event.trace) is not None:
-                    timed[event.trace.workload.uuid] = event.trace
-            elif isinstance(event, Skipped):
-                say(console, f"could not run: {event.skip}", "red")
+        with breaking_silence(partial(say, error_console()), lambda: f"{definition.name} {solution.name}") as note:
+            for event in judge.run(definition, solution, workloads):
+                if isinstance(event, Evaluated):
+                    note()
+                    _print_results(console, [event.trace], solution, saved)
+                    if _performance_of(event.trace) is not None:
+                        timed[event.trace.workload.uuid] = event.trace
+                elif isinstance(event, Skipped):
+                    say(console, f"could not run: {event.skip}", "red")
     except FibError as error:
         say(console, str(error), "red")
     console.file.flush()
@@ -346,13 +358,12 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
 
       def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
 
-    An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
-    tuple: -> ("y: float32[rows]", "z: int32[rows]"). Options give the types of a reference without annotations.
+    An axis with a size is constant, others vary. A type without brackets is a scalar; integers need bounds, as in
+    "int32[rows] 0..99". Several outputs are a tuple: -> ("y: float32[rows]", "z: int32[rows]"). Options give types too.
 
     Examples:
       fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
     """
-    del errors
     name, op_type, description = arguments.name, arguments.op_type, arguments.description
     definition = definition_from_reference(
         name,
@@ -377,6 +388,8 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
     }
     following = f"fib-bench add FILE --definition {name} --dataset {shlex.quote(str(root))}"
     print_done(f"added definition {name}", fields, following)
+    if unknown := undefined_names(definition.reference):
+        say(errors, f"warning: run uses {', '.join(unknown)}, which nothing in the file defines", "yellow")
     return 0
 
 
@@ -389,7 +402,7 @@ def _sizes(text: str) -> dict[str, int]:
     found = {}
     for part in filter(None, text.split(",")):
         name, _, size = part.partition("=")
-        if not name.strip().isidentifier() or not size.strip().isdecimal() or len(size) > 18 or not int(size):
+        if not name.strip().isidentifier() or not size.strip().isdecimal() or len(size) > 18:
             raise argparse.ArgumentTypeError(f"{part!r} is not of the form NAME=N, such as rows=8")
         found[name.strip()] = int(size)
     return found

@@ -10,9 +10,11 @@ import re
 import shlex
 import signal
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,9 @@ from ..report.ratios import DEFAULT_METHOD, Bounds, latency_range, latency_with_
 
 if TYPE_CHECKING:
     from ..report.merging import MergeReport
+
+
+_SILENT_SECONDS = 10.0
 
 
 class _Terminal(Console):
@@ -134,31 +139,75 @@ def _print_stacked(console: Console, table: Table) -> None:
 
 
 @contextmanager
+def breaking_silence(show: Callable[[str], object], doing: Callable[[], str]) -> Iterator[Callable[[], None]]:
+    """Show, from a thread, what is being done whenever nothing was noted for 10 s; yields the function that notes."""
+    noted, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        begin = time.monotonic()
+        while not ended.is_set():
+            if noted.wait(_SILENT_SECONDS):
+                noted.clear()
+                begin = time.monotonic()
+            else:
+                with suppress(OSError, ValueError):  # nobody reads any more
+                    show(f"{doing()}: {time.monotonic() - begin:.0f} s so far")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield noted.set
+    finally:
+        ended.set()
+        noted.set()
+        thread.join()
+
+
+@contextmanager
 def progress_on(console: Console, *, has_reasons: bool = False) -> Iterator[Observer]:
     """An observer that prints the progress of a run: on a terminal all problems above a bar, in a log every line.
 
     Reasons of failures are printed by request; `run` prints them at its end.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
+    bar, doing = TaskID(0), "starting"
     columns = (SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     text = TextColumn("{task.description}")
-    with Progress(*columns, text, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=0)
 
-        def observe(event: Event) -> None:
-            if isinstance(event, Planned):  # the counts of several runs add up
-                progress.update(bar, total=(progress.tasks[0].total or 0) + event.plan.count)
-            elif isinstance(event, Working):
-                progress.update(bar, description=safe_cell(str(event)))
-            text, done, is_problem = _news(event, has_reasons)
-            progress.update(bar, advance=done)
-            if text and console.is_terminal and is_problem:
-                say(progress.console, text, "red")
-            elif text and not console.is_terminal:
-                task = progress.tasks[0]
-                say(console, f"[{task.completed:.0f}/{task.total:.0f}] {text}" if done else text)
+    def show(text: str) -> None:
+        if not console.is_terminal:
+            say(console, f"[{progress.tasks[0].completed:.0f}/{progress.tasks[0].total:.0f}] {text}")
 
+    def observe(event: Event) -> None:
+        nonlocal doing
+        if isinstance(event, Planned):  # the counts of several runs add up
+            progress.update(bar, total=(progress.tasks[0].total or 0) + event.plan.count)
+        elif isinstance(event, Working):
+            doing = str(event)
+            progress.update(bar, description=safe_cell(doing))
+        text, done, is_problem = _news(event, has_reasons)
+        progress.update(bar, advance=done)
+        if text:
+            note()
+        if text and done and not console.is_terminal:
+            show(text)
+        elif text and (is_problem or not console.is_terminal):
+            say(progress.console, text, "red" if console.is_terminal else "")
+
+    with (
+        Progress(*columns, text, console=console, transient=True, disable=not console.is_terminal) as progress,
+        breaking_silence(show, lambda: doing) as note,
+    ):
+        progress.add_task("", total=0)
         yield observe
 
 

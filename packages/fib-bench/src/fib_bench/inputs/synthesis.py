@@ -1,6 +1,6 @@
 """Synthesis of inputs by a table from kinds and names of inputs to makers and roles.
 
-The description of an input goes first, where it says that values are uniform; then the first rule that matches an
+The description of an input goes first, where it states the bounds of values; then the first rule that matches an
 input. Floating-point tensors that no specific rule matches are standard normal; such integer tensors are refused. A
 rule makes structure (`makers`), or states which contents are valid: from these both the first values of an input are
 drawn (`draw`) and, by the `generator`, those of each timed call. The role of an input decides how a distribution
@@ -92,7 +92,7 @@ class SynthesisRule:
     def values(self, draft: InputDraft, name: str) -> Content | torch.Tensor | float:
         """The values of an input, or the contents from which they are drawn; `SynthesisError` if none are valid."""
         if self.make is None:  # random integers are invalid page tables or offsets
-            raise SynthesisError(f"no rule makes valid values for integer input {name!r}")
+            raise SynthesisError(f"no rule makes valid values for integer input {name!r}{_REMEDY}")
         return self.make(draft, name) if callable(self.make) else self.make
 
 
@@ -100,16 +100,17 @@ def find_rule(definition: Definition, name: str) -> SynthesisRule:
     """Return the rule for one input of a definition; `SynthesisError` if no rule matches."""
     spec = definition.inputs[name]
     kinds = _kinds(spec)
-    if "float" in kinds and (bounds := _UNIFORM.fullmatch(spec.description or "")):
-        values = Content(recipe.UNIFORM, low=float(bounds[1]), high=float(bounds[2]))
-        return SynthesisRule("float", name, values, Role.FACTORS)
+    if bounds := _UNIFORM.fullmatch(spec.description or ""):
+        low, high = map(float, bounds.groups())
+        if "float" in kinds:
+            return SynthesisRule("float", name, Content(recipe.UNIFORM, low=low, high=high), Role.FACTORS)
+        if "integer" in kinds:
+            return SynthesisRule("integer", name, Content(recipe.INTEGER, first=int(low), last=int(high)), Role.DRAWN)
     for rule in RULES:
-        if rule.op_types and not definition.op_type.startswith(rule.op_types):
-            continue
-        if rule.kind in kinds and re.fullmatch(rule.pattern, name):
+        is_of_type = definition.op_type.startswith(rule.op_types or "")
+        if is_of_type and rule.kind in kinds and re.fullmatch(rule.pattern, name):
             return rule
-    problem = f"no rule makes valid values for {kinds[0]} input {name!r} of op_type {definition.op_type!r}"
-    raise SynthesisError(f"{problem}; give it as a blob or a scalar in the workload")
+    raise SynthesisError(f"no rule makes valid values for {kinds[0]} input {name!r}{_REMEDY}")
 
 
 def uniform_description(low: float, high: float) -> str:
@@ -137,6 +138,7 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
     return ("integer",) if spec.is_integer else ("float",)
 
 
+_REMEDY = "; state their range as its description ('uniform values from 0 to 99'), a generator, or a blob"
 _UNIFORM = re.compile(r"uniform values from (-?[\d.e+-]+) to (-?[\d.e+-]+)")
 _REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
 """Names of request or token numbers, which are not page numbers and are derived from other inputs."""
@@ -213,15 +215,13 @@ def synthesize_input(draft: InputDraft, name: str) -> None:
     except torch.OutOfMemoryError as error:
         raise SynthesisError(f"out of memory for {text}: {error}") from error
     except (LookupError, RuntimeError, ValueError) as error:
-        problem = f"the rule for inputs of this name cannot make {text}: {error}; give it as a blob"
-        raise SynthesisError(problem) from error
+        raise SynthesisError(f"the rule for its name cannot make {text}: {error}; give it as a blob") from error
     draft.values[name] = value
 
 
 # -- values ------------------------------------------------------------------------------------
 
-WIDE_EXPONENTS = (-4.0, 5.0)
-"""Bounds of log2 of the factors of rows."""
+WIDE_EXPONENTS = (-4.0, 5.0)  # bounds of log2 of the factors of rows
 WIDE_EXPONENTS_HALF = (-6.0, 2.0)
 """The bounds if float16 takes part: a sum over 28,672 products of two such rows stays below 65,504."""
 _TINY = 1e-3

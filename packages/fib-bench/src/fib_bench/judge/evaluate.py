@@ -50,6 +50,7 @@ from ..evaluators.protocol import Evaluator
 from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
+from ..temporary_folders import raise_if_disk_full
 from ..timing.device import settings_of, watch_clock
 from ..timing.handshake.native import MAX_OUTPUTS
 from ..timing.work import theoretical_peaks
@@ -223,8 +224,7 @@ class Judge:
             needed = needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
-        free = available_bytes(self.device)
-        if needed > free * SHARE_OF_FREE_MEMORY:
+        if needed > (free := available_bytes(self.device)) * SHARE_OF_FREE_MEMORY:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
@@ -515,6 +515,7 @@ class SolutionRun:
         correctness: Correctness | None = None,
     ) -> Evaluation:
         worker = self.candidate.worker
+        raise_if_disk_full(message)
         return self.recorder.evaluation(
             self.solution, status, log_of(message, worker), correctness, isolation=worker.isolation, prepared=prepared
         )

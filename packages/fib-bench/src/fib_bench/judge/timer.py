@@ -66,6 +66,7 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
 _SYSTEMATIC_NS = 100.0  # an allowance for differences between processes: identical code on an H200
+_EMPTY_CALL_NS = 50.0  # of an empty Python function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
 _ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
@@ -397,9 +398,9 @@ class Timer:
         raised_ns += max(least_ns - latency_ns, 0.0)
         eager = self._series[Launch.HOST, Order.COLD]
         return Measurement(
-            samples_ns=tuple(max(taken - series.overhead_ns + raised_ns, 1.0) for taken in series.calls),
+            samples_ns=tuple(max(ns - series.overhead_ns + raised_ns, _EMPTY_CALL_NS) for ns in series.calls),
             method=method,
-            call_ns=max(eager.latency_ns + self._raised_ns(Launch.HOST), 1.0),
+            call_ns=max(eager.latency_ns + self._raised_ns(Launch.HOST), _EMPTY_CALL_NS),
             overhead_ns=series.overhead_ns,
         )
 

@@ -186,7 +186,7 @@ def _read_task(folder: Path) -> dict[str, Any]:
     file = folder / "task.yml"
     try:
         task = yaml.safe_load(read_regular(file, _MAX_TASK_BYTES))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ProblemError(str(folder), "has no task.yml; name the folder of one problem") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ProblemError(str(file), f"is not YAML: {' '.join(str(error).split())[:200]}") from error

@@ -106,7 +106,7 @@ def read_kernelbench(
     them. `configuration` is the number of the arguments of `Model` in the file of robust-kbench.
     """
     where = str(path)
-    if path.is_file() and path.suffix != ".py":
+    if path.exists() and not (path.is_file() and path.suffix == ".py"):
         raise ProblemError(where, "is not a problem of KernelBench: a .py file with a class Model and get_inputs()")
     (source, *_) = read_sources(path)
     text = on_any_device(source.content)
@@ -114,8 +114,8 @@ def read_kernelbench(
     if configuration >= len(found):
         raise ProblemError(where, f"has {len(found)} configurations, counted from 0; {configuration} is none")
     made_with, cases = found[configuration]
-    with explained(where, "kernelbench_problem.py"):
-        module = load_modules({"kernelbench_problem": text})
+    with explained(where, f"importing {source.path}"):
+        module = load_modules({"kernelbench_problem": text}, source.path)
     has_init = not made_with and callable(getattr(module, "get_init_inputs", None))
     with torch.no_grad():
         model = _make(module, where, module.get_init_inputs if has_init else tuple, made_with)

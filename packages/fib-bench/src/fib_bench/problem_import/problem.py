@@ -252,13 +252,13 @@ def _axis_name(calls: Sequence[Call], sizes: tuple[int, ...], slot: Slot) -> str
 # -- running the files ---------------------------------------------------------------------------
 
 
-def load_modules(sources: dict[str, str]) -> types.ModuleType:
-    """Execute modules, which import each other by name, and return the last one."""
+def load_modules(sources: dict[str, str], file: str = "") -> types.ModuleType:
+    """Execute modules, which import each other by name, and return the last one; messages name their `file`."""
     before, module = {name: sys.modules.get(name) for name in sources}, types.ModuleType("empty")
     try:
         for name, source in sources.items():
             module = sys.modules[name] = types.ModuleType(name)
-            exec(compile(source, name + ".py", "exec"), module.__dict__)  # noqa: S102 - a problem is a program
+            exec(compile(source, file or name + ".py", "exec"), module.__dict__)  # noqa: S102 - a problem is a program
         return module
     finally:
         for name, other in before.items():

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 import attrs
-from fib_schema import FibError, Trace, TraceSet
+from fib_schema import FibError, Trace, TraceSet, trace_facts
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, Timing, disqualifying_flags, latency_of, latest, timing_of
 
 from ..flags import SYNTHESIZED
@@ -20,7 +20,7 @@ from .leaderboard import failure_text
 from .ratios import UNKNOWN, Bounds, Ratio, mean_of, ratio_of, timing_bounds
 
 DEFAULT_MIN_CHANGE = 0.02
-_MEASURED_ALL_THE_SAME = frozenset({CPU_TIMING, INTERPRETED})
+_MEASURED_ALL_THE_SAME = frozenset({CPU_TIMING, INTERPRETED, trace_facts.QUICK})
 """Flags with which a solution counts as passing, although it is not ranked."""
 
 
@@ -134,7 +134,7 @@ class _Side:
 
     trace: Trace
     passes: bool
-    """Whether it passed, without a flag other than CPU timing that keeps it out of rankings."""
+    """Whether it passed, without a flag that keeps it out of rankings, but for how it was timed."""
     blocking: tuple[str, ...]
     latency_ms: float | None
     timing: Timing | None

@@ -25,7 +25,7 @@ from fib_schema.syntax import parse_source
 MAX_CONFIGURATIONS = 2_000
 """All of them are evaluated: a search that samples a space makes another table each time."""
 _MAX_PRODUCT = 1_000_000
-_MAX_LENGTH = 10_000
+_MAX_LENGTH, _MAX_NAME = 10_000, 120
 _OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
 """Arguments of ``triton.Config`` beside the parameters of the kernel."""
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
@@ -95,7 +95,8 @@ class Space:
             content = contents[place.path]
             contents[place.path] = content[: place.begin] + place.text(parameters) + content[place.end :]
         sources = tuple(SourceFile(path, content) for path, content in contents.items())
-        return attrs.evolve(self.solution, sources=sources).with_unique_name()
+        name = "_".join([self.solution.name, *(f"{name}={value}" for name, value in parameters.items())])
+        return attrs.evolve(self.solution, name=name[:_MAX_NAME], sources=sources).with_unique_name()
 
 
 def make_space(solution: Solution, file: Path | None) -> Space:
