@@ -226,3 +226,6 @@ class TestMemory:
         assert {uuid: str(e.status) for uuid, e in found.items()} == {"n3": "PASSED", "n4": "RUNTIME_ERROR"}
         assert "CUDA out of memory" in found["n4"].log
         assert requests["Build"] == workers
+        requests.clear()
+        run(f"import torch\n{fails}\n", is_shared=is_shared)
+        assert requests["Build"] == workers

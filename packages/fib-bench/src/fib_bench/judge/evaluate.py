@@ -350,6 +350,8 @@ class SolutionRun:
             with self.context.phases.during(Phase.BUILD):
                 self.candidate.build()
         except Rejected as error:
+            if lacks_memory(error.message) and self._has_waited_for_memory("while it is built"):
+                return self._build()
             return self._failure(error.status, error.message)
         except WorkerLost as lost:
             if self.candidate.is_first_kill(lost):
@@ -368,10 +370,10 @@ class SolutionRun:
         except torch.OutOfMemoryError as error:
             self._end_worker()
             failed = EvaluatorFailed(self.definition.name, prepared.workload.uuid, "", str(error))
-            return None if self._has_waited_for_memory(prepared) else failed
+            return None if self._has_waited_for_memory(prepared.workload.uuid) else failed
         except NotCapturable as error:
             candidate.worker.close()
-            if lacks_memory(str(error)) and self._has_waited_for_memory(prepared):
+            if lacks_memory(str(error)) and self._has_waited_for_memory(prepared.workload.uuid):
                 return None
             if candidate.may_capture:
                 candidate.may_capture, candidate.not_captured = False, str(error)
@@ -379,7 +381,7 @@ class SolutionRun:
             return self._failure(EvaluationStatus.RUNTIME_ERROR, str(error), prepared)
         except Rejected as error:
             is_runtime_error = error.status is EvaluationStatus.RUNTIME_ERROR
-            if is_runtime_error and lacks_memory(error.message) and self._has_waited_for_memory(prepared):
+            if is_runtime_error and lacks_memory(error.message) and self._has_waited_for_memory(prepared.workload.uuid):
                 return None
             return self._rejected(prepared, error)
         except WorkerLost as lost:
@@ -389,11 +391,11 @@ class SolutionRun:
         with self.context.device_work():  # the end of its device context disturbs passes
             self.candidate.worker.close()
 
-    def _has_waited_for_memory(self, prepared: PreparedWorkload) -> bool:
-        """Whether the workload is begun anew, once, because other judges have left too little memory."""
-        if not self.context.is_shared or prepared.workload.uuid in self._lacked_memory:
+    def _has_waited_for_memory(self, what: str) -> bool:
+        """Whether a workload or the build is begun anew, once, because other judges have left too little memory."""
+        if not self.context.is_shared or what in self._lacked_memory:
             return False
-        self._lacked_memory.add(prepared.workload.uuid)
+        self._lacked_memory.add(what)
         self._end_worker()
         with self.context.phases.during(Phase.WAIT):
             wait_for_memory(self.context.device)
