@@ -237,8 +237,7 @@ def test_without_a_device_the_first_configuration_runs(launched):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "expected"),
-    [((64, 16, 32), [(3, 12)] * 3), ((128, 16), [(3, 12), (25, 100), (3, 12)])],
+    ("blocks", "expected"), [((64, 16, 32), [(3, 12)] * 3), ((128, 16), [(3, 12), (25, 100), (3, 12)])]
 )
 def test_fast_kernels_are_measured_briefly_and_slow_ones_as_long_as_by_triton(launched, monkeypatch, blocks, expected):
     """A launch takes as many units of 10 us as its block is large."""

@@ -120,10 +120,6 @@ class TestDigests:
         worker.written.zero_()
         assert bytes(worker.copies[0].tolist())[: len(data)] == data
 
-    def test_have_as_many_blocks_as_their_bytes_need(self):
-        assert native.call_of((), [native.Output(bytes=16)]).blocks == 1
-        assert native.call_of((), [native.Output(bytes=1 << 30)]).blocks == 128
-
 
 class TestWords:
     @pytest.mark.parametrize("is_fresh", [False, True])
@@ -201,6 +197,7 @@ class TestClock:
     def test_a_digest_that_comes_again_is_noted(self):
         """A call that stops the clock itself is followed by the digest of the harness."""
         worker, clock, given_words = Worker(calls=2), native.Clock(), [(1, 2), (3, 4)]
+        assert not run_clock(worker, clock, given_words, seconds=0.001)
         worker.page.ready[0] = worker.page.stop[0] = 1
         assert not run_clock(worker, clock, given_words, seconds=0.001)
         assert (clock.call, worker.page.stop[0], clock.repeated) == (1, 0, 0)
@@ -213,6 +210,7 @@ class TestClock:
         worker.page.ready[0] = worker.page.stop[0] = 1
         assert not run_clock(worker, clock, [(1, 2)], seconds=0.001, ends_on_device=True)
         assert (clock.call, clock.end) == (1, 0)
+        assert clock.repeated == 0b01  # its words were there before it could be prepared
         worker.page.end = 1
         assert run_clock(worker, clock, [(1, 2)], seconds=60, ends_on_device=True)
         assert clock.end > clock.t1[0]
@@ -220,7 +218,7 @@ class TestClock:
 
 def run_clock(worker, clock, given_words, *, seconds, ends_on_device=False):
     return module().run_clock(
-        ctypes.addressof(worker.page), clock, given_words, [0] * len(given_words), patience_ns=0,
+        ctypes.addressof(worker.page), clock, [(*each, 0) for each in given_words], patience_ns=0,
         ends_on_device=ends_on_device, slice_seconds=seconds,
     )  # fmt: skip
 

@@ -105,13 +105,10 @@ def test_sealed_values_come_back_with_their_key_alone(fill, dtype):
     plain = fill(
         INTEGER if dtype in INTEGERS else NORMAL if dtype == "bfloat16" else MASK, dtype, (31, 7), first=3, last=9
     )
-    sealed = plain.clone()
-    fill(SEALED, dtype, (31, 7), base=sealed, target=sealed, key=5, threads=3)
+    sealed = fill(SEALED, dtype, (31, 7), base=plain, key=5, threads=3)
     assert (bits(sealed) != bits(plain)).float().mean() > 0.9
-    for key in (5, 6):
-        opened = sealed.clone()
-        fill(SEALED, dtype, (31, 7), base=opened, target=opened, key=key)
-        assert torch.equal(bits(opened), bits(plain)) == (key == 5)
+    opened = (fill(SEALED, dtype, (31, 7), base=sealed, key=key) for key in (5, 6))
+    assert [torch.equal(bits(each), bits(plain)) for each in opened] == [True, False]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -348,14 +348,10 @@ def test_a_latency_that_is_no_number_is_never_the_best():
 
 
 @pytest.mark.parametrize(
-    "extra",
-    [None, *({"speed_of_light": given} for given in (3, {"bytes": "many"}, {"attainable_fraction": math.nan}))],
+    "extra", [None, *({"speed_of_light": given} for given in (3, {"bytes": "many"}, {"attainable_fraction": math.nan}))]
 )
 def test_what_a_trace_does_not_say_is_none(extra):
     assert light_of(Performance(1.0, 1.0, 1.0, extra)) is None
-
-
-# -- results of the CPU: labelled, unranked, and without numbers for interpreted kernels ----------
 
 
 def timed(solution, workload, latency_ms, *, reference_ms=2.0, flags=(CPU_TIMING,), method="cpu"):

@@ -55,7 +55,7 @@ class Device:
     def redraw(self):
         """All structure stays."""
 
-    def run(self, kind, order, launch, *, is_watched):
+    def run(self, kind, order, launch, *, is_watched, is_new=True):
         self.made += 1
         beyond = self.latencies[launch, order] if kind == native.SOLUTION else self.least * (kind == native.LEAST)
         taken = self.nothing + beyond

@@ -9,15 +9,7 @@ import attrs
 import pytest
 import torch
 from compile_samples import ADD_ONE, make_solution
-from fib_compile import (
-    Builder,
-    BuilderRegistry,
-    BuildError,
-    PythonBuilder,
-    Runnable,
-    RunnableMetadata,
-    TVMFFIBuilder,
-)
+from fib_compile import Builder, BuilderRegistry, BuildError, PythonBuilder, Runnable, RunnableMetadata, TVMFFIBuilder
 from fib_schema import TensorSpec
 from fib_schema.settings import InvalidSetting
 

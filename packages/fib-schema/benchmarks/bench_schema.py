@@ -53,17 +53,7 @@ def measure(root: Path, runs: int) -> dict[str, list[dict[str, float]]]:
     return results
 
 
-PARTS = (
-    "bare",
-    "import",
-    "import_store",
-    "open",
-    "floor",
-    "parse",
-    "peer_parse",
-    "rank",
-    "append",
-)
+PARTS = ("bare", "import", "import_store", "open", "floor", "parse", "peer_parse", "rank", "append")
 
 
 def show(results: dict[str, list[dict[str, float]]]) -> None:

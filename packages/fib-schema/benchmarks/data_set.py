@@ -26,12 +26,7 @@ def write_data_set(root: Path, definitions: int = DEFINITIONS) -> None:
             path = root / "solutions" / author / "gemm" / name / f"{solution}.json"
             _write_json(path, _solution(solution, name, author))
             traces = [
-                {
-                    "definition": name,
-                    "workload": w,
-                    "solution": solution,
-                    "evaluation": _evaluation(rng, author),
-                }
+                {"definition": name, "workload": w, "solution": solution, "evaluation": _evaluation(rng, author)}
                 for w in workloads
             ]
             _write_lines(root / "traces" / author / "gemm" / f"{name}.jsonl", traces)

@@ -232,9 +232,7 @@ _FOLDER_KINDS = [
     ),
     *each_part("rubbish of the same file name in another folder", _rubbish_namesake, named=("other/victim",)),
     *each_part(
-        "a folder with a newline in its name, rubbish in it",
-        _rubbish_below,
-        named=("fol\\nder", "fol\\x0ader"),
+        "a folder with a newline in its name, rubbish in it", _rubbish_below, named=("fol\\nder", "fol\\x0ader")
     ),
 ]
 

@@ -170,9 +170,7 @@ SETS = (
     _set("a path with dots", lambda _: None, path="set/definitions/../../set", keeps_rest=True),
     _set("read-only", _read_only, is_unprivileged=True),
     _set(
-        "a link to a set",
-        lambda root: (root.rename(root.with_name("real")), root.symlink_to("real")),
-        keeps_rest=True,
+        "a link to a set", lambda root: (root.rename(root.with_name("real")), root.symlink_to("real")), keeps_rest=True
     ),
     *(
         _set(f"in a folder named {said}", **_renamed(name))

@@ -123,12 +123,7 @@ class ComparisonResult(Result):
 
 
 def evaluate(
-    workspace: Workspace,
-    definition: str,
-    solution: Code,
-    *,
-    quick: bool = True,
-    workloads: Sequence[str] | None = None,
+    workspace: Workspace, definition: str, solution: Code, *, quick: bool = True, workloads: Sequence[str] | None = None
 ) -> EvaluationResult:
     """Evaluate a solution: build it, check its outputs, measure its latency against the reference.
 
@@ -161,12 +156,7 @@ def evaluate(
 
 
 def compare(
-    workspace: Workspace,
-    definition: str,
-    first: Code,
-    second: Code,
-    *,
-    workloads: Sequence[str] | None = None,
+    workspace: Workspace, definition: str, first: Code, second: Code, *, workloads: Sequence[str] | None = None
 ) -> ComparisonResult:
     """Compare the latencies of two solutions that are timed interleaved, with intervals.
 

@@ -64,12 +64,7 @@ def function_to_schema(function: Callable[..., Any]) -> dict[str, Any]:
     return {
         "name": function.__name__,
         "description": description,
-        "parameters": {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        },
+        "parameters": {"type": "object", "properties": properties, "required": required, "additionalProperties": False},
     }
 
 

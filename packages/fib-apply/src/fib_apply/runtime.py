@@ -216,11 +216,7 @@ class ApplyRuntime:
         """Load the changed data set, as a whole for each call."""
         self.rebuild()
 
-    def rebuild(
-        self,
-        traceset: TraceSet | str | os.PathLike[str] | None = None,
-        config: SettingsOrFile = None,
-    ) -> None:
+    def rebuild(self, traceset: TraceSet | str | os.PathLike[str] | None = None, config: SettingsOrFile = None) -> None:
         """Load another data set or other settings; a configuration file is read again.
 
         Of concurrent reloads, the one that began last counts. If one fails, the earlier table stays.

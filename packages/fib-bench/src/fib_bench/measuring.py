@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import attrs
@@ -170,10 +171,10 @@ class _Bench:
         ctypes.memset(self._address, 0, native.MAILBOX_BYTES)
 
     def _run_clock(self, count: int) -> list[int]:
-        clock, words = native.Clock(), [(random.getrandbits(63) | 1, random.getrandbits(63) | 1) for _ in range(count)]
-        delays = [random.randrange(_MAX_DELAY_NS) for _ in words]
+        draw, clock = partial(random.getrandbits, 63), native.Clock()
+        words = [(draw() | 1, draw() | 1, draw() % _MAX_DELAY_NS) for _ in range(count)]
         self._module.run_clock(
-            self._address, clock, words, delays, patience_ns=0, ends_on_device=False, slice_seconds=_SLICE_SECONDS
+            self._address, clock, words, patience_ns=0, ends_on_device=False, slice_seconds=_SLICE_SECONDS
         )
         return [end - begin for begin, end in zip(clock.t0[:count], clock.t1[:count], strict=True)]
 

@@ -33,15 +33,7 @@ __all__ = [
 require_linux("fib-integrations")
 
 if TYPE_CHECKING:
-    from .adapter import (
-        Adapter,
-        Call,
-        CannotAdapt,
-        Conversion,
-        DefinitionRef,
-        NotPatched,
-        Plan,
-    )
+    from .adapter import Adapter, Call, CannotAdapt, Conversion, DefinitionRef, NotPatched, Plan
     from .installation import (
         TargetStatus,
         explain,

@@ -76,13 +76,7 @@ if TYPE_CHECKING:
     from .blobs import BlobError
     from .codec import format_json, parse_json, to_plain
     from .constraints import constraint_names, evaluate_constraint, parse_constraint
-    from .data_files import (
-        append_jsonl_file,
-        load_json_file,
-        load_jsonl_file,
-        save_json_file,
-        save_jsonl_file,
-    )
+    from .data_files import append_jsonl_file, load_json_file, load_jsonl_file, save_json_file, save_jsonl_file
     from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
     from .errors import (
         AxisError,

@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from .display import escape_controls
-from .errors import (
-    DataSetNotFound,
-    DataWarning,
-    FibError,
-    InvalidField,
-    Problem,
-    close_matches,
-)
+from .errors import DataSetNotFound, DataWarning, FibError, InvalidField, Problem, close_matches
 from .files import explain_os_error, get_fib_dataset_path
 from .problems import plain_problem, problem_lines
 

@@ -467,9 +467,7 @@ def _size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
 
 
 def _scalar_problem(value: float | bool, dtype: DType) -> str | None:
-    is_right = {
-        bool: dtype is DType.BOOL,
-        int: dtype is not DType.BOOL,
-        float: dtype.startswith(("float", "bfloat")),
-    }[type(value)]
+    is_right = {bool: dtype is DType.BOOL, int: dtype is not DType.BOOL, float: dtype.startswith(("float", "bfloat"))}[
+        type(value)
+    ]
     return None if is_right else f"is {value!r}, the definition says {dtype}; write a value of that type"

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 
 from fib_schema.package_init import lazy_exports, require_linux
 
-__all__ = [
-    "Client",
-    "ServiceError",
-    "ServiceUnreachable",
-    "SubmissionInfo",
-    "__version__",
-]
+__all__ = ["Client", "ServiceError", "ServiceUnreachable", "SubmissionInfo", "__version__"]
 
 require_linux("fib-serve")
 

@@ -97,13 +97,7 @@ class Client:
         sleep: Waits between attempts.
     """
 
-    def __init__(
-        self,
-        address: str,
-        token: str | None = None,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, address: str, token: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._address = address
         self._sleep = sleep
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}

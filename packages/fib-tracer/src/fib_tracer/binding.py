@@ -47,12 +47,7 @@ def input_positions(definition: Definition, names: Sequence[str]) -> list[int | 
 
 
 def compile_callback(
-    definition: Definition,
-    positions: Sequence[int | None],
-    count: int,
-    scope: dict[str, Any],
-    *,
-    has_content_key: bool,
+    definition: Definition, positions: Sequence[int | None], count: int, scope: dict[str, Any], *, has_content_key: bool
 ) -> Callback:
     """Generate a callback, which reads its state from `scope`.
 

@@ -14,14 +14,7 @@ from fib_schema.command import CommandParser, add_data_set, data_set_of, plain_p
 from fib_schema.display import counted, escape_line
 from fib_schema.traffic import DefinitionTraffic, load_traffic
 
-from .dump_import import (
-    MAX_CALL_BYTES,
-    NO_READER,
-    READERS_PACKAGE,
-    RECORDED,
-    ImportReport,
-    import_dumps,
-)
+from .dump_import import MAX_CALL_BYTES, NO_READER, READERS_PACKAGE, RECORDED, ImportReport, import_dumps
 from .settings import Settings, TracingConfig
 
 _DESCRIPTION = """\

@@ -176,12 +176,7 @@ class _CallImport:
     """Reads calls and records them."""
 
     def __init__(
-        self,
-        trace_set: TraceSet,
-        config: Settings,
-        max_bytes: int,
-        readers: Sequence[CallReader],
-        report: ImportReport,
+        self, trace_set: TraceSet, config: Settings, max_bytes: int, readers: Sequence[CallReader], report: ImportReport
     ) -> None:
         self._trace_set = trace_set
         self._max_bytes = max_bytes

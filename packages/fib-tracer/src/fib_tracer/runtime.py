@@ -243,9 +243,7 @@ def get_tracing_runtime() -> TracingRuntime | None:
 
 
 def enable_tracing(
-    dataset_path: TraceSet | str | os.PathLike[str] | None = None,
-    tracing_config: Settings = None,
-    **options: Any,
+    dataset_path: TraceSet | str | os.PathLike[str] | None = None, tracing_config: Settings = None, **options: Any
 ) -> TracingRuntime:
     """Record workloads from now on, or within a ``with`` block; see `TracingRuntime`.
 

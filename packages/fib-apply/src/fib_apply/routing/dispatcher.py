@@ -245,12 +245,7 @@ class Dispatcher:
             self.quarantine(self.slow_path.solution_of(kernel), f"it raised {summarize_error(error)}")
 
     def _compare(
-        self,
-        kernel: Kernel,
-        args: Sequence[Any],
-        fallback: Callable[[], Any],
-        *,
-        padded_axis: str | None = None,
+        self, kernel: Kernel, args: Sequence[Any], fallback: Callable[[], Any], *, padded_axis: str | None = None
     ) -> Any:
         """Call the solution and the fallback; quarantine the solution if the results differ. Returns the fallback's.
 
@@ -326,10 +321,7 @@ class Dispatcher:
         return self.pool.may_have_setup()
 
     def plan_setup(
-        self,
-        *inputs: Any,
-        fallback: Callable[..., Any],
-        fallback_equivalents: frozenset[str] = frozenset(),
+        self, *inputs: Any, fallback: Callable[..., Any], fallback_equivalents: frozenset[str] = frozenset()
     ) -> Callable[..., Any] | ServedByFallback | None:
         """Plan if the best solution has a ``setup``; returns None if calls can be routed without a plan.
 

@@ -141,10 +141,7 @@ class RunTracker:
     """The runs of one definition."""
 
     def __init__(
-        self,
-        definition: Definition,
-        build_service: BuildService,
-        quarantine: Callable[[str, str], None],
+        self, definition: Definition, build_service: BuildService, quarantine: Callable[[str, str], None]
     ) -> None:
         self._definition, self._service = definition, build_service
         self._quarantine = quarantine

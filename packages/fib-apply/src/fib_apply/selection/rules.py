@@ -470,10 +470,7 @@ class _Ranker:
         self.rankings[key] = Ranking(candidates, reason, others, times.label, is_padded, captured)
 
     def _scores(
-        self,
-        measured: Sequence[Mapping[str, _Measurement]],
-        sizes: Sequence[ApplyKey] | None,
-        left_out: dict[str, str],
+        self, measured: Sequence[Mapping[str, _Measurement]], sizes: Sequence[ApplyKey] | None, left_out: dict[str, str]
     ) -> tuple[list[_Score], _FallbackTimes]:
         """The scores, fastest first, and the times of the fallback; with `sizes` one solution serves all of these."""
         times = self._fallback_times(measured, is_each=sizes is not None)
@@ -613,10 +610,7 @@ def _measured_everywhere(
 
 
 def _merged(
-    name: str,
-    numbered: _Measured,
-    fallback_ms: float | None = None,
-    fallback_interval_ms: _Interval | None = None,
+    name: str, numbered: _Measured, fallback_ms: float | None = None, fallback_interval_ms: _Interval | None = None
 ) -> Candidate:
     """The candidate of a solution's measurements."""
     if len(numbered) == 1:

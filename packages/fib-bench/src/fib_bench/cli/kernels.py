@@ -40,15 +40,7 @@ from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
 from .options import add_command, add_device, default_device, set_command, set_help
-from .output import (
-    breaking_silence,
-    error_console,
-    output_console,
-    print_done,
-    print_skipped,
-    progress_on,
-    say,
-)
+from .output import breaking_silence, error_console, output_console, print_done, print_skipped, progress_on, say
 
 if TYPE_CHECKING:
     from ..benchmark import RunResult

@@ -81,11 +81,7 @@ _KERNELS = (
         "C = A B^T.",
         "M",
         (1, 16, 64),
-        {
-            "gemm_linear": "torch_linear.py",
-            "gemm_triton_tiles": "triton_tiles.py",
-            "gemm_cpp_blocked": "blocked.cpp",
-        },
+        {"gemm_linear": "torch_linear.py", "gemm_triton_tiles": "triton_tiles.py", "gemm_cpp_blocked": "blocked.cpp"},
     ),
     _Kernel(
         "softmax_n2048",

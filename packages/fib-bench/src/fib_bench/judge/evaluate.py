@@ -55,15 +55,7 @@ from ..timing.device import settings_of, watch_clock
 from ..timing.handshake.native import MAX_OUTPUTS
 from ..timing.work import theoretical_peaks
 from ..worker.client import ForkServerClient, WorkerLost
-from .device import (
-    DeviceContext,
-    available_bytes,
-    extra_memory,
-    identity_of,
-    lacks_memory,
-    lock_of,
-    wait_for_memory,
-)
+from .device import DeviceContext, available_bytes, extra_memory, identity_of, lacks_memory, lock_of, wait_for_memory
 from .functions import (
     BackgroundActivity,
     BoundFunction,

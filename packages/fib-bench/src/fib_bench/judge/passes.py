@@ -188,7 +188,7 @@ class Passes:
 
     def _take(self, structures: Sequence[int]) -> None:
         """Take these sets from now on. What a captured call has read from others is captured anew."""
-        self._current, self._unseen = structures, SECRET.sample(structures, len(structures))
+        self._current, self._unseen = structures, SECRET.sample(structures[1:], len(structures) - 1)
         if self.reads:
             composed, self._composed = self._composed, [each for each in self._composed if each[0] != native.SOLUTION]
             for kind, order in composed:
@@ -200,7 +200,7 @@ class Passes:
             return
         is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._composed)
         if is_anew:
-            self._held = self._choose_structures(self.calls)
+            self._held = self._choose_structures(self.calls, is_new=True)
             self._load_structures(self._held)
         reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
         self._composed.append((kind, order))
@@ -209,7 +209,9 @@ class Passes:
 
     # -- one pass ------------------------------------------------------------------------------------
 
-    def run(self, kind: int, order: Order, launch: Launch, *, is_watched: bool = False) -> TimedPass:
+    def run(
+        self, kind: int, order: Order, launch: Launch, *, is_watched: bool = False, is_new: bool = True
+    ) -> TimedPass:
         """Make one pass; one that the device launches is composed.
 
         Args:
@@ -217,17 +219,19 @@ class Passes:
             order: Which word is the key.
             launch: Who launches the calls.
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
+            is_new: Whether each call gets structural integers that none has read.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
         is_cuda = self._function.context.is_cuda
         calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
-        structures = self._held if is_held else self._choose_structures(calls, is_new=kind == native.SOLUTION)
+        structures = (
+            self._held if is_held else self._choose_structures(calls, is_new=is_new and kind == native.SOLUTION)
+        )
         each = 2 if is_paired(kind, order, launch) else 1
         count = calls * each
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
-        drawn = [(next(secret) | 1, next(secret) | 1) for _ in range(count)]
-        delays = [each % _MAX_DELAY_NS for each in secret]
-        words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn[each - 1 :: each]]
+        drawn = [(next(secret) | 1, next(secret) | 1, next(secret) % _MAX_DELAY_NS) for _ in range(count)]
+        words = [(start, go, go if order is Order.FRESH else start) for start, go, _ in drawn[each - 1 :: each]]
         self._load_structures(structures, [key for _, _, key in words])
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
         self._function.context.synchronize()
@@ -238,18 +242,16 @@ class Passes:
                 time.sleep(_REST_SECONDS)
             threads = [self._function.worker.pid]
             before = cpu_seconds(threads)
-            is_asked = self._run_clock(clock, drawn, delays, launch, patience_ns=0)
+            is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
             end_ns = clock.end - clock.t1[count - 1]
             ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
-            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn, delays)
+            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
         if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
-            problem = (
-                f"the digests of {repeated} calls came twice: something else than the end of a call stopped the clock"
-            )
+            problem = f"words of {repeated} calls came twice: something else than the end of a call stopped the clock"
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         spans = [end - begin for begin, end in zip(clock.t0[:count], clock.t1[:count], strict=True)]
         taken, nothing = spans[each - 1 :: each], spans[::2] if each == 2 else ()
@@ -262,10 +264,11 @@ class Passes:
         digests = clock.stop[:count][each - 1 :: each]
         return TimedPass(taken, words, digests, structures, free, end_ns, ran_seconds, nothing)
 
-    def _choose_structures(self, calls: int, *, is_new: bool = False) -> Sequence[int]:
+    def _choose_structures(self, calls: int, *, is_new: bool) -> Sequence[int]:
         """The set of structural integers of each call."""
         new = [self._unseen.pop() for _ in range(min(calls, len(self._unseen)) if is_new else 0)]
-        return [*new, *(SECRET.choice(self._current) for _ in range(calls - len(new)))]
+        known = self._current if is_new else self._current[:1]
+        return [*new, *(SECRET.choice(known) for _ in range(calls - len(new)))]
 
     def _load_structures(self, structures: Sequence[int], keys: Sequence[int] = ()) -> None:
         """Put structural integers into the slots; with keys encrypted, where no call can plan for others."""
@@ -280,23 +283,16 @@ class Passes:
         for name, value in values.items():
             places[name].copy_(value)
 
-    def _run_calls(
-        self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]], delays: Sequence[int]
-    ) -> None:
+    def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int, int]]) -> None:
         worker, context = self._function.worker, self._function.context
         is_long = request.kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not context.is_cuda
         context.give_way()
         worker.post(request)
-        self._run_clock(clock, drawn, delays, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
+        self._run_clock(clock, drawn, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         check_reply(worker.answer(context.request_seconds), request, Done)
 
     def _run_clock(
-        self,
-        clock: native.Clock,
-        drawn: Sequence[tuple[int, int]],
-        delays: Sequence[int],
-        launch: Launch,
-        patience_ns: int,
+        self, clock: native.Clock, drawn: Sequence[tuple[int, int, int]], launch: Launch, patience_ns: int
     ) -> bool:
         """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
         worker, context = self._function.worker, self._function.context
@@ -307,7 +303,6 @@ class Passes:
             address,
             clock,
             drawn,
-            delays,
             patience_ns=patience_ns,
             ends_on_device=launch is Launch.DEVICE,
             slice_seconds=_SLICE_SECONDS,
@@ -377,8 +372,6 @@ class Sample(enum.Enum):
 
 
 Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
-
-
 """The outputs of the reference for several inputs, ``[calls, bytes]`` each; None if it answers no more."""
 
 

@@ -48,7 +48,7 @@ from .prepared import PreparedWorkload
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 """The methods of a latency: of captured calls, of eager calls on a CUDA device, and on the CPU."""
 _EXACT_NS, _EAGER_EXACT_NS, _EAGER_SHARE = 100.0, 2000.0, 0.03  # an uncertainty that suffices
-_MAX_EAGER_CALLS, _FEW_EAGER_CALLS, _FEW_PASSES = 64, 16, 6
+_MAX_EAGER_CALLS, _FEW_EAGER_CALLS, _FEW_PASSES = 128, 16, 6
 _MIN_PASSES, _UNEVEN = (
     3,
     1.05,
@@ -172,6 +172,7 @@ class Timer:
         eager = [(Launch.HOST, order) for order in eager_orders]
         self._wanted = [*((Launch.DEVICE, order) for order in Order), *eager] if self.method == DEVICE else eager
         """The series to take; the first one decides the published latency."""
+        self._launch_of_nothing = Launch.DEVICE if self._is_cuda else Launch.HOST  # an eager caller launches no digest
         self._paired = {order for launch, order in self._wanted if is_paired(native.SOLUTION, order, launch)}
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
         hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
@@ -235,12 +236,7 @@ class Timer:
     def _load(self, kind: int, order: Order, launch: Launch) -> None:
         if launch is Launch.DEVICE:
             self.passes.compose(kind, order)
-        self._run(kind, order, launch)
-
-    @property
-    def _launch_of_nothing(self) -> Launch:
-        """A CUDA device launches passes without calls, also beside eager calls: an eager caller launches no digest."""
-        return Launch.DEVICE if self._is_cuda else Launch.HOST
+        self.passes.run(kind, order, launch, is_watched=False, is_new=False)
 
     # -- passes --------------------------------------------------------------------------------------
 
@@ -334,15 +330,14 @@ class Timer:
     def _is_precise(self, launch: Launch, order: Order) -> bool:
         series, config, is_device = self._series[launch, order], self._config, launch is Launch.DEVICE
         count, few = len(series.calls), min(config.iterations, _FEW_PASSES * self.passes.calls)
+        most = config.max_iterations if is_device else min(config.max_iterations, _MAX_EAGER_CALLS)
         if (launch, order) != self._wanted[0]:  # it is compared, or beside a device latency
-            few = min(few, _ENOUGH_OTHER if is_device else _FEW_EAGER_CALLS)
+            few, most = min(few, _ENOUGH_OTHER if is_device else _FEW_EAGER_CALLS), most // 2
         elif is_device and not self._is_trusted and config.max_iterations > few:
             few = max(few, _MIN_PASSES * self.passes.calls)
         if count < max(few, 2) or not series.nothing:
             return False
-        if order is Order.FRESH:
-            return True
-        if count >= (config.max_iterations if is_device else min(config.max_iterations, _MAX_EAGER_CALLS)):
+        if order is Order.FRESH or count >= most:
             return True
         exact, least = (_EXACT_NS, 0.0) if is_device else (_EAGER_EXACT_NS, _EAGER_SHARE)
         return series.sampling_error_ns <= max(exact, max(config.confidence, least) * series.latency_ns)

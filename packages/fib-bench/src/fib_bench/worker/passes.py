@@ -192,8 +192,6 @@ class PreparedCall:
 
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
-
-
 """Types that can be unpacked without running code of the solution."""
 
 

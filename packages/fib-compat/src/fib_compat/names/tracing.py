@@ -280,9 +280,7 @@ class TracingRuntime(fib_tracer.TracingRuntime):
 
 
 def enable_tracing(
-    dataset_path: fib_schema.TraceSet | str | os.PathLike[str] | None = None,
-    tracing_config: Any = None,
-    **options: Any,
+    dataset_path: fib_schema.TraceSet | str | os.PathLike[str] | None = None, tracing_config: Any = None, **options: Any
 ) -> TracingRuntime:
     """Install FlashInfer's adapters, and record workloads from now on, or within a ``with`` block.
 

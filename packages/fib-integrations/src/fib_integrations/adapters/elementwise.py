@@ -92,10 +92,7 @@ def _rope(path: str, convert: Callable[..., Conversion] = convert_rope, **option
     return Call(path=path, convert=convert, describe=describe_rope, key=rope_key, **options)
 
 
-_IN_PLACE: dict[str, Any] = {
-    "finalize": finalize_in_place,
-    "shadow": shadow_in_place,
-}
+_IN_PLACE: dict[str, Any] = {"finalize": finalize_in_place, "shadow": shadow_in_place}
 _ROPE_PATH = "flashinfer.rope.apply_rope_with_cos_sin_cache"
 ROPE = Adapter(
     name="rope",
@@ -185,13 +182,7 @@ def _norm(path: str, convert: Callable[..., Conversion] = convert_rmsnorm, **opt
 
 
 def _fused_add(path: str, convert: Callable[..., Conversion] = convert_fused_add_rmsnorm, **options: Any) -> Call:
-    return _norm(
-        path,
-        convert,
-        finalize=finalize_fused_add,
-        shadow=shadow_fused_add,
-        **options,
-    )
+    return _norm(path, convert, finalize=finalize_fused_add, shadow=shadow_fused_add, **options)
 
 
 def _norms(name: str, *targets: Call, **options: Any) -> Adapter:
@@ -232,12 +223,7 @@ def convert_custom_fused_add(input: torch.Tensor, residual: torch.Tensor, weight
 
 
 def convert_custom_rope(
-    positions: torch.Tensor,
-    query: torch.Tensor,
-    key: Any,
-    head_size: int,
-    cos_sin_cache: torch.Tensor,
-    is_neox: bool,
+    positions: torch.Tensor, query: torch.Tensor, key: Any, head_size: int, cos_sin_cache: torch.Tensor, is_neox: bool
 ) -> Conversion:
     """Keys may be missing, where layers share them."""
     if key is None:

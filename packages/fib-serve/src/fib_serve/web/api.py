@@ -386,10 +386,7 @@ async def submission(identifier: _Id, contest: OfContest, principal: User, timeo
 
 @router.get("/v1/submissions/{identifier}/traces")
 def traces(
-    identifier: _Id,
-    contest: OfContest,
-    principal: User,
-    cursor: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
+    identifier: _Id, contest: OfContest, principal: User, cursor: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0
 ) -> dict[str, Any]:
     """The traces of a submission on public workloads. Logs in them are output of the solution: do not trust them."""
     with contest.database.read() as connection:
@@ -401,10 +398,7 @@ def traces(
 
 @router.get("/v1/leaderboards/{definition}")
 def leaderboard(
-    definition: str,
-    contest: OfContest,
-    principal: User,
-    hardware: Annotated[str | None, Query(max_length=200)] = None,
+    definition: str, contest: OfContest, principal: User, hardware: Annotated[str | None, Query(max_length=200)] = None
 ) -> dict[str, Any]:
     """The best ranked submission of each user, the best first, up to 500."""
     definition_of(contest, definition)

@@ -61,13 +61,7 @@ _LOG = logging.getLogger(__name__)
 
 def make_app(contest: Contest) -> FastAPI:
     """The application of a contest."""
-    app = FastAPI(
-        title="fib-serve",
-        version=__version__,
-        description=_DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-    )
+    app = FastAPI(title="fib-serve", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None)
     app.state.contest = contest
     app.state.gate = Gate()
     _add_handlers(app)

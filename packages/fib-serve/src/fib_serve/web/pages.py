@@ -62,10 +62,7 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
 
 @router.get("/leaderboard")
 def leaderboards(
-    request: Request,
-    contest: OfContest,
-    viewer: Viewer,
-    search: Annotated[str, Query(max_length=200)] = "",
+    request: Request, contest: OfContest, viewer: Viewer, search: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
     """The contest: its rules, and its definitions with their best results, all or those with a text."""
     rows = []

@@ -10,14 +10,10 @@ def gemm_tile(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.const
     for start in range(0, K, BK):
         depth = start + tl.arange(0, BK)
         left = tl.load(
-            a + rows[:, None] * K + depth[None, :],
-            mask=(rows[:, None] < M) & (depth[None, :] < K),
-            other=0.0,
+            a + rows[:, None] * K + depth[None, :], mask=(rows[:, None] < M) & (depth[None, :] < K), other=0.0
         )
         right = tl.load(
-            b + columns[None, :] * K + depth[:, None],
-            mask=(columns[None, :] < N) & (depth[:, None] < K),
-            other=0.0,
+            b + columns[None, :] * K + depth[:, None], mask=(columns[None, :] < N) & (depth[:, None] < K), other=0.0
         )
         total = tl.dot(left, right, total, input_precision="ieee")
     inside = (rows[:, None] < M) & (columns[None, :] < N)

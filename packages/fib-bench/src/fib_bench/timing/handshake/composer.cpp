@@ -551,7 +551,8 @@ Status fib_stop(const FibPass* pass, int index, const u64* sources, char* error,
 struct FibClock {
   u32 call, phase;  // phase 0: before `start`; 1: waits for `ready`; 2: waits for `stop`
   u64 end;          // when the device had ended the pass
-  u64 repeated;     // bits of calls whose stop was written again after it had been read: by the harness's own digest
+  u64 repeated;     // bits of calls whose stop was written again after it had been read, by the harness's own digest,
+                    // or whose words were there before the call could be prepared
   u64 t0[FIB_MAX_CALLS], t1[FIB_MAX_CALLS], stop[FIB_MAX_CALLS];
 };
 
@@ -579,6 +580,8 @@ int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, co
       return 0;
     }
     if (clock->phase == 0) {
+      if (__atomic_load_n(&mail->ready[k], __ATOMIC_ACQUIRE)) clock->repeated |= 1ull << k;
+      note_repeated(mail, clock, k);  // nothing has been prepared yet
       __atomic_store_n(&mail->start[k], start[k], __ATOMIC_RELEASE);
       clock->phase = 1;
     }

@@ -34,6 +34,9 @@ static __device__ u64 take(u64* word, u64 timeout_ns) {
   return value;
 }
 
+// Whether this block is the last one to arrive; one is, whatever a call has made of the counter.
+static __device__ bool is_last_of(u32 blocks, u32* counter) { return atomicInc(counter, blocks - 1) >= blocks - 1; }
+
 // Waits until the call may be prepared. With `keyed`, what came is the key of the inputs.
 extern "C" __global__ void fib_wait(FibMailbox* mail, FibState* state, int call, int keyed, u64 timeout_ns) {
   for (int i = 0; i < FIB_SM_WORDS; ++i) state->sms[i] = 0;
@@ -57,10 +60,7 @@ fib_fill_inputs(FibState* state, const __grid_constant__ FibCall call) {
       ((unsigned char*)out.source)[k] = (unsigned char)(poison >> (8 * (k % 8)));
   }
   __syncthreads();
-  if (threadIdx.x == 0 && atomicAdd(&state->filled, 1) == gridDim.x - 1) {
-    state->filled = 0;
-    state->key = 0;
-  }
+  if (threadIdx.x == 0 && is_last_of(gridDim.x, &state->filled)) state->key = 0;
 }
 
 static __device__ __forceinline__ u32 load_from_l2(const char* from) {
@@ -209,16 +209,13 @@ extern "C" __global__ void fib_digest(FibMailbox* mail, FibState* state, int ind
   if (threadIdx.x == 0) {
     state->partials[blockIdx.x] = mine;
     __threadfence();
-    is_last = atomicAdd(&state->arrived, 1) == gridDim.x - 1;
+    is_last = is_last_of(gridDim.x, &state->arrived);
   }
   __syncthreads();
   if (!is_last) return;
   __threadfence();
   const u64 digest = digest_of(state->partials, gridDim.x, state->flush, flush_blocks, parts);
-  if (threadIdx.x == 0) {
-    state->arrived = 0;
-    store_system(&mail->stop[index], digest);
-  }
+  if (threadIdx.x == 0) store_system(&mail->stop[index], digest);
 }
 
 // Ends a pass.

@@ -143,18 +143,19 @@ class HostNative:
     # -- the judge's -------------------------------------------------------------------------------------
 
     def run_clock(
-        self, mailbox: int, clock: Clock, words: Sequence[Sequence[int]], delays_ns: Sequence[int], *,
-        patience_ns: int, ends_on_device: bool, slice_seconds: float,
+        self, mailbox: int, clock: Clock, words: Sequence[tuple[int, int, int]], *, patience_ns: int,
+        ends_on_device: bool, slice_seconds: float,
     ) -> bool:  # fmt: skip
         """Time the calls of a pass, from where `clock` has stopped.
 
-        Each call has its words start and go, and a delay from its being ready to the start of the clock. While it runs,
+        Each call has its words start and go, and nanoseconds from its being ready to the start of the clock. Meanwhile
         the judge sleeps for `patience_ns`. Returns whether all have ended; False after `slice_seconds` of silence.
         """
         count = len(words)
-        start, go = ((u64 * count)(*column) for column in zip(*words, strict=True))
+        columns = zip((u64, u64, u32), zip(*words, strict=True), strict=True)
+        start, go, delays = ((kind * count)(*column) for kind, column in columns)
         return not self._library.fib_clock(
-            ctypes.c_void_p(mailbox), ctypes.byref(clock), count, start, go, (u32 * count)(*delays_ns),
+            ctypes.c_void_p(mailbox), ctypes.byref(clock), count, start, go, delays,
             u64(patience_ns), int(self.is_host), int(ends_on_device), u64(int(slice_seconds * 1e9)),
         )  # fmt: skip
 
