@@ -47,6 +47,7 @@ _STATUS_OF_FAILURE = {
     "shape": EvaluationStatus.INCORRECT_SHAPE,
     "dtype": EvaluationStatus.INCORRECT_DTYPE,
     "lazy": EvaluationStatus.REWARD_HACK,
+    "stream": EvaluationStatus.INCORRECT_NUMERICAL,
     "tampered": EvaluationStatus.REWARD_HACK,
 }
 """The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""

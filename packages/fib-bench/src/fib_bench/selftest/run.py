@@ -19,7 +19,7 @@ from ..temporary_folders import TemporaryFolder
 from .cases import ROW_NAMES, Case, Gain, with_twins
 from .definitions import OPS
 
-_INPUT_FLAGS = ("fixed_inputs", "insensitive")
+_INPUT_FLAGS = ("fixed_inputs", "insensitive", "constant")
 """Prefixes of flags that concern the inputs and not the solution."""
 SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 96, "cpu_processes": 1, "measure_seconds": 0.25}
 """Fewer calls than by default; verdicts do not depend on them."""

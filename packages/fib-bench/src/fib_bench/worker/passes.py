@@ -406,6 +406,9 @@ class Passes:
         except (WrongOutputError, CannotCapture):
             raise
         except Exception as error:
+            if "unjoined work" in str(error) and not recording.waits:  # which do nothing during a capture
+                problem = "work on a stream of its own goes on after the call: the caller's stream has to wait for it"
+                raise WrongOutputError("stream", problem) from error
             raise CannotCapture(_reason(error)) from error
         return graph, outputs
 
