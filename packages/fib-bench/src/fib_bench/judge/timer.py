@@ -65,8 +65,7 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 """By which honest calls may take longer in the order *fresh*: the device has had no time to load their code while it
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
-_SYSTEMATIC_NS = 100.0  # an allowance for differences between processes: identical code on an H200
-_EMPTY_CALL_NS = 50.0  # of an empty Python function
+_SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
 _ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile

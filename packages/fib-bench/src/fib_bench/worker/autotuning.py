@@ -148,8 +148,9 @@ class Compiler:
         return {config: not text for config, text in problems.items()}
 
     def _compile_missing(self) -> None:
-        """Compile in processes, as many at a time as there are CPUs."""
+        """Compile in processes, as many at a time as there are CPUs; what all of them are lost with, in this one."""
         waiting, running = list(self._missing.items()), dict[int, tuple[Any, Path, float]]()
+        count, lost = len(waiting), dict[Path, tuple[str, float]]()
         self._missing.clear()
         self._folder.mkdir(parents=True, exist_ok=True)
         while waiting or running:
@@ -167,9 +168,11 @@ class Compiler:
                     process.kill()  # on a busy machine it may not have its group yet
                     process.join()
                     if sentinel not in ended:
-                        _keep(path, f"not compiled within {self._seconds:g} s", end=time.time() + _REMEMBERED_SECONDS)
+                        lost[path] = f"not compiled within {self._seconds:g} s", time.time() + _REMEMBERED_SECONDS
                     elif process.exitcode:
-                        _keep(path, f"its compiler ended with status {process.exitcode}")
+                        lost[path] = f"its compiler ended with status {process.exitcode}", math.inf
+        for path, (problem, end) in lost.items() if len(lost) < count else ():
+            _keep(path, problem, end=end)
 
 
 def _compile_in_child(path: Path, work: Callable[[], object]) -> None:
