@@ -227,8 +227,7 @@ class Passes:
         structures = (
             self._held if is_held else self._choose_structures(calls, is_new=is_new and kind == native.SOLUTION)
         )
-        each = 2 if is_paired(kind, order, launch) else 1
-        count = calls * each
+        count = calls * (each := 2 if is_paired(kind, order, launch) else 1)
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
         drawn = [(next(secret) | 1, next(secret) | 1, next(secret) % _MAX_DELAY_NS) for _ in range(count)]
         words = [(start, go, go if order is Order.FRESH else start) for start, go, _ in drawn[each - 1 :: each]]
@@ -260,15 +259,13 @@ class Passes:
             taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
         if kind == native.SOLUTION:
             self._shortest_ns = min(taken)
-        free = min(self._mailbox.free_sms[:count]) if is_cuda else None
-        digests = clock.stop[:count][each - 1 :: each]
-        return TimedPass(taken, words, digests, structures, free, end_ns, ran_seconds, nothing)
+        stop, free = clock.stop[each - 1 : count : each], min(self._mailbox.free_sms[:count]) if is_cuda else None
+        return TimedPass(taken, words, stop, structures, free, end_ns, ran_seconds, nothing)
 
     def _choose_structures(self, calls: int, *, is_new: bool) -> Sequence[int]:
         """The set of structural integers of each call."""
         new = [self._unseen.pop() for _ in range(min(calls, len(self._unseen)) if is_new else 0)]
-        known = self._current if is_new else self._current[:1]
-        return [*new, *(SECRET.choice(known) for _ in range(calls - len(new)))]
+        return [*new, *(SECRET.choice(self._current if is_new else self._current[:1]) for _ in range(calls - len(new)))]
 
     def _load_structures(self, structures: Sequence[int], keys: Sequence[int] = ()) -> None:
         """Put structural integers into the slots; with keys encrypted, where no call can plan for others."""

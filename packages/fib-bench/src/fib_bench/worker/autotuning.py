@@ -155,9 +155,11 @@ class Compiler:
         self._folder.mkdir(parents=True, exist_ok=True)
         while waiting or running:
             while waiting and len(running) < min(_MAX_PROCESSES, len(os.sched_getaffinity(0))):
-                process = get_context("fork").Process(target=_compile_in_child, args=waiting[0])
-                process.start()
-                running[process.sentinel] = process, waiting.pop(0)[0], time.monotonic() + self._seconds
+                path, work = waiting.pop(0)
+                process = get_context("fork").Process(target=_compile_in_child, args=(path, work))
+                with suppress(OSError):  # of a limit of processes: it is compiled here then
+                    process.start()
+                    running[process.sentinel] = process, path, time.monotonic() + self._seconds
             self._report()
             ended = wait(list(running), timeout=1)
             for sentinel, (process, path, end) in list(running.items()):
