@@ -162,7 +162,7 @@ class Passes:
     @property
     def calls(self) -> int:
         """Calls of a pass."""
-        return min(self._function.slots.count, native.MAX_CALLS)
+        return min(self._function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
 
     @property
     def changed_names(self) -> frozenset[str]:
