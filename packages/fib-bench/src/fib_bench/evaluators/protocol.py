@@ -143,7 +143,7 @@ class Evaluator(abc.ABC):
 
 # -- the built-in evaluators, and the choice for a definition -----------------------------------------------------
 #
-# What they apply to is here, so that only the module of the one that is chosen is imported.
+# The conditions of all evaluators stand here, so that only the module of the chosen one is imported.
 
 SCALE = re.compile(r".*(scales?|_sf|_scale_factors?|scale_inv)$|sf|scales?", re.IGNORECASE)
 """Names of outputs that are scales of others."""

@@ -454,7 +454,7 @@ class Passes:
 
     def _generated(self, slot: int) -> list[Input]:
         target, base = (self._inputs[place].data_ptr() for place in (slot, len(self._calls)))
-        found = []  # what is sealed lies in the slot
+        found = []  # sealed values are decrypted in place
         for recipe in self._recipes:
             place = self._layout.inputs[recipe.position]
             assert isinstance(place, TensorSlot), "only tensors are generated"
