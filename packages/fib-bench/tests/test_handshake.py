@@ -209,8 +209,7 @@ class TestClock:
         worker, clock = Worker(), native.Clock()
         worker.page.ready[0] = worker.page.stop[0] = 1
         assert not run_clock(worker, clock, [(1, 2)], seconds=0.001, ends_on_device=True)
-        assert (clock.call, clock.end) == (1, 0)
-        assert clock.repeated == 0b01  # its words were there before it could be prepared
+        assert (clock.call, clock.end, clock.repeated) == (1, 0, 0b01)  # its words came before it could be prepared
         worker.page.end = 1
         assert run_clock(worker, clock, [(1, 2)], seconds=60, ends_on_device=True)
         assert clock.end > clock.t1[0]
@@ -231,6 +230,7 @@ class TestModule:
         assert [library.fib_sizes(index) for index in range(4)] == [ctypes.sizeof(kind) for kind in kinds]
         assert ctypes.sizeof(native.Mailbox) <= native.MAILBOX_BYTES
         assert ctypes.sizeof(native.Call) < 4096, "parameters of a kernel"
+        assert [native.call_of((), [native.Output(bytes=size)]).blocks for size in (16, 1 << 30)] == [1, 128]
 
     def test_without_a_driver_it_says_so(self, tmp_path):
         try:
