@@ -193,7 +193,7 @@ def interruptible():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_ends_a_run_at_once_and_says_what_is_left(make_data_set, survivors, number):
     hang = make_solution("while True: pass", name="b_hangs")
     root = make_data_set(make_solution("def run(x):\n    return x * 2\n", name="a_good"), hang)

@@ -102,7 +102,7 @@ def test_choices_go_before_rules(write):
     [
         ("k.py", "def f(x: return x", "k.py:1: does not parse: "),
         ("k.py", "", "is empty"),
-        ("k.py", "x = 1", "has no function that can be called; add a top-level function named run"),
+        ("k.py", "x = 1", "add a top-level function named run (def, not async def)"),
         ("k.py", "def f(x): return x\ndef g(x): return x", "2 functions may be the entry point: k.py::f (line 1)"),
         ("k.py", "def run(a, b, c): pass", "k.py:1: run takes 3 arguments, and the definition has 1 input (x)"),
         ("k.py", "(" * 100_000, "does not parse"),

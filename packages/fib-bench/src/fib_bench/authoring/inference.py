@@ -50,7 +50,7 @@ _NO_EXPORT = (
     "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, YourFunction); "
     "(and #include <tvm/ffi/function.h>)"
 )
-_NO_FUNCTION = "has no function that can be called; add a top-level function named run"
+_NO_FUNCTION = "has no function that can be called; add a top-level function named run (def, not async def)"
 _MAX_EXPORTS = 100
 """Limit of each file; as many candidates are ambiguous anyway, unless one is named `run`."""
 

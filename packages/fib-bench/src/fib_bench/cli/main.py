@@ -78,8 +78,8 @@ _LATE_COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code. SIGTERM ends it as an interrupt does, so that no process is left."""
-    with handled(signal.default_int_handler, signal.SIGTERM):
+    """Run the command; returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does, so that no process is left."""
+    with handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
         return run_command("fib-bench", lambda: _main(argv), interrupted=_INTERRUPTED)
 
 

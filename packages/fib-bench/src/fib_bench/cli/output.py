@@ -233,24 +233,29 @@ def _planned(plan: Plan) -> str:
     )
 
 
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def interruptible(stop: Callable[[], object], errors: Console) -> Iterator[None]:
-    """Let an interrupt or SIGTERM stop a run at once; its results and reasons are still printed."""
+    """Let an interrupt, SIGTERM or the end of the terminal stop a run; its results and reasons are still printed."""
 
     def end(*_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
+        for number in _ENDINGS:
+            if signal.getsignal(number) is end:
+                signal.signal(number, signal.default_int_handler)
         errors.print("stopping")
         stop()
 
-    with handled(end, signal.SIGINT, signal.SIGTERM):
+    with handled(end, *_ENDINGS):
         yield
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
-    """Handle signals in the block; the handlers before it come back."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+    """Handle signals in the block but those that are ignored (nohup); the handlers before it come back."""
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
