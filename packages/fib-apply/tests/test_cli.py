@@ -1,6 +1,7 @@
-"""Command line: explain, table and warm."""
+"""Command line: explain, table, warm and export."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -248,6 +249,35 @@ class TestWarm:
         assert found["counts"] == {"ready": 3, "left_out": 1}
         assert found["hardware"] == ["cpu"]
         assert found["solutions"][0].keys() == {"definition", "solution", "keys", "problem"}
+
+
+class TestExport:
+    SERVE = """
+import torch
+from fib_apply import enable_apply
+with enable_apply(stats=True) as runtime:
+    for rows in (1, 8, 64):
+        runtime("scale", args=(torch.ones(rows, 4),), fallback=lambda x: x)
+    print({str(key): count for key, count in runtime.stats()["scale"].hits.items()}, runtime.left_out())
+"""
+
+    def test_an_engine_starts_from_a_copy_of_the_folder(self, dataset, tmp_path, capfd, monkeypatch):
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))  # restored after the command
+        assert main(["export", str(dataset), "--to", str(tmp_path / "made")]) == 0
+        assert "3 ready, 0 left out" in capfd.readouterr().out
+        moved = (tmp_path / "made").rename(tmp_path / "moved folder")
+        shutil.rmtree(dataset)
+        command = 'source "$0"/env.sh && exec "$1" -c "$2"'
+        words = ["bash", "-c", command, str(moved), sys.executable, self.SERVE]
+        assert (
+            subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout == "{'M=1': 1, 'M=8': 1} {}\n"
+        )
+
+    def test_refuses_what_it_cannot_export(self, dataset, tmp_path, capsys):
+        assert main(["export", str(dataset), "--to", str(tmp_path)]) == 2
+        assert main(["export", str(dataset), "--to", str(tmp_path / "new"), "--definitions", "unmeasured"]) == 2
+        assert "nothing is selected on cpu; fib-apply table says why" in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Command line of ``fib-apply``: explain, table and warm."""
+"""Command line of ``fib-apply``: explain, table, warm and export."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import Definition, FibError, Problem, Solution, UnknownName
+from fib_schema import Definition, FibError, Problem, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, CommandParser, add_data_set, data_set_of, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line
 
 from .build_service.service import BuildService
 from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
+from .errors import CannotExport
 from .events import Event, EventKind, add_event_listener, remove_event_listener
 from .explain import format_fallback, format_latency, plain_key, plain_report, report_lines, sorted_keys
 from .key import ApplyKey
@@ -64,6 +66,19 @@ examples:
   fib-apply warm DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096 -j 8
   fib-apply warm DATASET && python -m engine      # only if all are usable"""
 
+_EXPORT = """\
+Write a folder with what serves calls on the hardware of this machine: the selected solutions with their traces as a
+data set of its own, the settings, and the caches of `fib-apply warm`. All ranks of an engine that read its env.sh
+choose the same solutions and compile nothing that `warm` can compile. The folder may be copied. It is an error if the
+folder exists.
+
+example:
+  fib-apply export DATASET --to deployment && source deployment/env.sh && python -m engine"""
+_ENVIRONMENT = """\
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+export FIB_ENABLE_APPLY=1 FIB_DATASET_PATH="$here/data" FIB_CACHE_PATH="$here/cache" FIB_APPLY_CONFIG="$here/apply.yaml"
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
@@ -95,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         add_data_set(command, is_first=True)
         command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
         command.add_argument("--config", metavar="FILE", help="settings (default: the file of FIB_APPLY_CONFIG)")
-        if run is not warm:
+        if run not in (warm, export):
             command.add_argument("--hardware", metavar="NAME", help="as in traces (default: this machine's)")
         command.set_defaults(run=run, hardware=None)
         return command
@@ -103,9 +118,13 @@ def _parser() -> argparse.ArgumentParser:
     command = add(explain, "show which solution serves a call, and why", _EXPLAIN)
     command.add_argument("--definition", required=True, metavar="NAME", help="the definition of the calls")
     add(table, "list the selected solutions", _TABLE)
-    command = add(warm, "build the selected solutions into the caches", _WARM)
-    command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
-    command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
+    for command in (
+        add(warm, "build the selected solutions into the caches", _WARM),
+        add(export, "write a folder from which engines start", _EXPORT),
+    ):
+        command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
+        command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
+    command.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="the folder to write")
     return parser
 
 
@@ -301,6 +320,56 @@ def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> 
         one.problem = one.problem or service.problem(one.solution)
         if one.problem is None and service.find(one.solution) is None:
             one.problem = "it was not built"  # no thread could be started
+
+
+# -- export ------------------------------------------------------------------------------------------
+
+
+def export(options: argparse.Namespace) -> int:
+    """``fib-apply export``."""
+    table, hardware = _open_table(options)
+    selected = _selected(table, hardware, options.definitions)
+    if not selected:
+        problem = f"nothing is selected on {', '.join(hardware)}; fib-apply table says why"
+        raise CannotExport(str(data_set_of(options)), problem)
+    folder: Path = options.to.absolute()
+    folder.mkdir(parents=True)
+    settings = options.config or os.environ.get(CONFIG_VARIABLE)
+    (folder / "apply.yaml").write_text(Path(settings).read_text() if settings else "{}\n")
+    (folder / "env.sh").write_text(_ENVIRONMENT)
+    _copy(data_set_of(options), folder / "data", selected, table.config)
+    os.environ["FIB_CACHE_PATH"] = str(folder / "cache")
+    options.dir, options.dataset, options.config = folder / "data", None, folder / "apply.yaml"
+    exported, _ = _open_table(options)
+    names = {one.definition for one in selected}
+    if (chosen := _choices(exported, hardware, names)) != (wanted := _choices(table, hardware, names)):
+        key = next(key for key in {**wanted, **chosen} if wanted.get(key) != chosen.get(key))
+        raise CannotExport(str(folder), f"{key} would be served by {chosen.get(key)}, not by {wanted.get(key)}")
+    code = warm(options)
+    print(f"before the engine starts: source {escape_line(str(folder))}/env.sh", file=sys.stderr)
+    return code
+
+
+def _copy(source: Path, target: Path, selected: Sequence[_Warmed], settings: ApplyConfigRegistry) -> None:
+    """Write the selected solutions and their baselines, with their definitions and traces, as a data set."""
+    data_set, copied = TraceSet.from_path(source), TraceSet(target)
+    target.mkdir()
+    for definition in sorted({one.definition for one in selected}):
+        names = {one.solution for one in selected if one.definition == definition}
+        names |= {settings.get(definition).baseline or ""}
+        copied.add_definitions([data_set.get_definition(definition)])
+        copied.add_solutions([one for one in data_set.solutions[definition] if one.name in names])
+        copied.add_traces([trace for trace in data_set.traces[definition] if trace.solution in names])
+
+
+def _choices(table: ApplyTable, hardware: Sequence[str], definitions: Container[str]) -> dict[str, list[str | None]]:
+    """By definition and key, the solutions that serve planned, eager and captured calls."""
+    found = {}
+    for row in (row for name in hardware for row in _rows(table, name) if row.definition in definitions):
+        served = (*row.ranking.candidates[:1], row.ranking.plain, row.ranking.of_captured().plain)
+        if any(served):
+            found[f"{row.definition} [{row.key}] on {row.hardware}"] = [one and one.solution for one in served]
+    return found
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import attrs
 from fib_schema import FibError
 from fib_schema.settings import ConfigProblem, InvalidConfigFile, InvalidSetting
 
-__all__ = ["CannotRoute", "ConfigProblem", "InvalidConfigFile", "InvalidSetting", "NoKernel"]
+__all__ = ["CannotExport", "CannotRoute", "ConfigProblem", "InvalidConfigFile", "InvalidSetting", "NoKernel"]
 
 
 @attrs.frozen
@@ -29,6 +29,17 @@ class CannotRoute(FibError, TypeError):
 
     def __str__(self) -> str:
         return f"calls of {self.definition!r} cannot be routed: {self.problem}"
+
+
+@attrs.frozen
+class CannotExport(FibError):
+    """A data set has nothing to export, or the export would not serve the same calls."""
+
+    data_set: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.data_set}: {self.problem}"
 
 
 _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")

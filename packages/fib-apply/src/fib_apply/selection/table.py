@@ -399,7 +399,7 @@ class ApplyTable:
     def winners(self, hardware: str) -> list[tuple[str, str, int]]:
         """Definition, solution and number of keys that it wins, most keys first. Decodes nothing.
 
-        A solution wins a key if it is the first candidate, or the first that needs no plan.
+        A solution wins a key if it is the first candidate, or the first that needs no plan, of eager or captured calls.
         """
         found = [
             (definition, solution, keys)
@@ -555,14 +555,14 @@ class _Builder:
 
 
 def _wins(rankings: Mapping[str, HardwareRankings]) -> dict[str, dict[str, int]]:
-    """By hardware and solution, the number of keys where it is the first, or the first that needs no plan."""
+    """By hardware and solution, the number of keys where it is first, of all, without a plan or in captures."""
     counts: dict[str, dict[str, int]] = {}
     for hardware, of_hardware in rankings.items():
         of_solution = counts.setdefault(hardware, {})
         for ranking in of_hardware.by_key.values():
-            plain = ranking.plain
             first: Sequence[Candidate] = () if ranking.is_padded else ranking.candidates[:1]  # no plan serves these
-            for name in {c.solution for c in (*first, plain) if c is not None}:
+            served = (*first, ranking.plain, ranking.of_captured().plain)
+            for name in {candidate.solution for candidate in served if candidate is not None}:
                 of_solution[name] = of_solution.get(name, 0) + 1
     return counts
 
