@@ -9,7 +9,7 @@ import pytest
 from apply_samples import new_definition, new_solution, new_trace, write_set
 from fib_apply import cli
 from fib_apply.cli import main
-from fib_schema import TraceSet
+from fib_schema import Trace, TraceSet
 
 SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
 
@@ -249,6 +249,28 @@ class TestWarm:
         assert found["counts"] == {"ready": 3, "left_out": 1}
         assert found["hardware"] == ["cpu"]
         assert found["solutions"][0].keys() == {"definition", "solution", "keys", "problem"}
+
+
+class TestPredict:
+    @pytest.fixture
+    def counted(self, dataset):
+        """Calls of a size with a solution, of one without, and of one that was never recorded."""
+        sizes = [{"axes": {"M": size}, "layout": {}, "calls": calls} for size, calls in ((1, 100), (64, 10), (7, 5))]
+        (dataset / "traffic").mkdir()
+        content = {"version": 1, "definitions": {"scale": {"calls": 120, "sizes": sizes}}}
+        (dataset / "traffic" / "one.json").write_text(json.dumps(content))
+        TraceSet.from_path(dataset).add_traces([Trace("scale", new_trace("fast", m=m).workload) for m in (1, 64)])
+        return dataset
+
+    def test_sums_what_is_saved_of_the_traced_calls(self, counted, capsys):
+        assert main(["predict", str(counted), "--total-ms", "500000"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.splitlines()[1].split()[:3] == ["scale", "120", "100"]
+        assert "saved on cpu: 99,900.000 ms (99,890.000 ms to 99,910.000 ms), 19.98% (19.98% to 19.98%)" in shown
+
+    def test_without_traffic_says_where_it_comes_from(self, dataset, capsys):
+        assert main(["predict", str(dataset)]) == 1
+        assert "trace the engine with fib-tracer" in capsys.readouterr().err
 
 
 class TestExport:

@@ -82,7 +82,7 @@ def select(
     by_name = {fact.name: fact for fact in facts}
     counting, not_counting = _counting(definition, traces, by_name)
     hacks = {t.solution for t in counting if t.evaluation and t.evaluation.status == EvaluationStatus.REWARD_HACK}
-    keys = _WorkloadKeys(key_builder)
+    keys = WorkloadKeys(key_builder)
     excluded = _excluded_by_key(not_counting, keys)
     padded = padded_indices_of(definition)
     rankings = {}
@@ -140,7 +140,7 @@ def _exclusion(
 
 
 def _excluded_by_key(
-    traces: Iterable[tuple[Trace, str]], keys: _WorkloadKeys
+    traces: Iterable[tuple[Trace, str]], keys: WorkloadKeys
 ) -> dict[tuple[str, ApplyKey], dict[str, str]]:
     groups: dict[tuple[str, ApplyKey], dict[str, str]] = {}
     for trace, reason in traces:
@@ -156,7 +156,7 @@ _KeyRun: TypeAlias = tuple[ApplyKey, _WorkloadRun]
 """A run with the key of its workload, before the size of padded indices is left out."""
 
 
-class _WorkloadKeys:
+class WorkloadKeys:
     """The keys of workloads; those of equal shapes are built once."""
 
     def __init__(self, builder: ApplyKeyBuilder) -> None:
