@@ -269,15 +269,15 @@ class Passes:
 
     def _load_structures(self, structures: Sequence[int], keys: Sequence[int] = ()) -> None:
         """Put structural integers into the slots; with keys encrypted, where no call can plan for others."""
+        names = self._structures[structures[0]]
+        if not names:
+            return
+        values = {name: torch.stack([self._structures[structure][name] for structure in structures]) for name in names}
+        for recipe in self._sealed if keys else ():
+            address, size = values[recipe.name].data_ptr(), values[recipe.name][0].nbytes
+            self._module.refill([native_input(recipe, address, address)], keys, size, size)
         places = self._function.layout.input_tensors(self._function.slots.inputs[: len(structures)])
-        values = {}
-        for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
-            values[name] = torch.stack([self._structures[structure][name] for structure in structures])
-        inputs = [(recipe, values[recipe.name]) for recipe in self._sealed]
-        for call, key in enumerate(keys if inputs else ()):
-            rows = [native_input(recipe, *[value[call].data_ptr()] * 2) for recipe, value in inputs]
-            self._module.refill(native.call_of(rows, ()), key)
-        for name, value in values.items():
+        for name, value in values.items():  # others that share the slots have loaded theirs meanwhile
             places[name].copy_(value)
 
     def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int, int]]) -> None:
@@ -350,10 +350,11 @@ class Passes:
 
     def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
         """The inputs that calls have read, ``[calls, bytes]``; each has a key and a set of structural integers."""
-        targets = self._base.repeat(len(calls), 1)
-        for (key, structure), target in zip(calls, targets, strict=True):
-            write_tensors(self._function.layout.input_tensors(target), self._structures[structure])
-            fill(self._recipes, self._function.layout, target, self._base, key)
+        layout, targets = self._function.layout, self._base.repeat(len(calls), 1)
+        for (_, structure), target in zip(calls, targets, strict=True):
+            if values := self._structures[structure]:
+                write_tensors(layout.input_tensors(target), values)
+        fill(self._recipes, layout, targets, self._base, *(key for key, _ in calls))
         return targets
 
 

@@ -255,17 +255,19 @@ class PreparedWorkload:
 # -- generated inputs in memory of the judge -----------------------------------------------------------------
 
 
-def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, key: int) -> None:
-    """Generate inputs in memory laid out like a slot, as a timed call with this key gets them.
+def fill(
+    recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, *keys: int
+) -> None:
+    """Generate inputs as timed calls with these keys get them, in memory laid out like a slot or like one for each key.
 
     Shapes:
-        memory: ``[bytes]``
+        memory: ``[bytes]``, or ``[calls, bytes]``.
         base: ``[bytes]``, the values that some kinds of inputs change.
     """
     if recipes:
         places = [(recipe, layout.inputs[name].offset) for name, recipe in recipes.items()]
         inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
-        native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
+        native.open_native(memory.device).refill(inputs, keys, memory.stride(0))
 
 
 def other_values(recipes: Mapping[str, Recipe], layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:

@@ -159,9 +159,14 @@ class HostNative:
             u64(patience_ns), int(self.is_host), int(ends_on_device), u64(int(slice_seconds * 1e9)),
         )  # fmt: skip
 
-    def refill(self, call: Call, key: int) -> None:
-        """Make the inputs of a call from its key."""
-        self._call("fib_refill", ctypes.byref(call), u64(key), 1, None)
+    def refill(self, inputs: Sequence[Input], keys: Sequence[int], stride: int = 0, base_stride: int = 0) -> None:
+        """Make the inputs of a call from each key, on the current stream; strides, in bytes, lead to the next call."""
+        call, stream = call_of(inputs, ()), None if self.is_host else _stream()
+        for key in keys:
+            self._call("fib_refill", ctypes.byref(call), u64(key), int(self.is_host), stream)
+            for item in call.input[: len(inputs)]:
+                item.target += stride
+                item.base += base_stride
 
     def recompute(
         self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
@@ -241,10 +246,6 @@ class Native(HostNative):
     def discard(self, handle: int) -> None:
         """Give a pass back."""
         self._library.fib_discard(ctypes.c_void_p(handle))
-
-    def refill(self, call: Call, key: int) -> None:
-        """Make the inputs of a call from its key, on the current stream."""
-        self._call("fib_refill", ctypes.byref(call), u64(key), 0, _stream())
 
     def recompute(
         self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
