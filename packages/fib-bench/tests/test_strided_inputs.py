@@ -108,7 +108,7 @@ class TestSlots:
     def test_several_slots_are_views_of_the_same_memory(self):
         values = make_inputs(GATHER, WORKLOAD, seed=0)
         with Slots(LAYOUT, 3, CPU) as slots:
-            slots.load(slice(None), packed(LAYOUT, values))
+            slots.inputs[:] = packed(LAYOUT, values)
             tensors = LAYOUT.input_tensors(slots.inputs)["k"]
             assert tensors.shape == (3, 6, 4, 8)
             assert torch.equal(tensors[2], values["k"])

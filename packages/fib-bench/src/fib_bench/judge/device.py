@@ -323,6 +323,14 @@ class DeviceContext:
         if self.takes_turns:
             self.lock.keep(is_kept)
 
+    # -- requests --------------------------------------------------------------------------------
+
+    def begin_request(self) -> float:
+        """Finish this process's work on the device, and let other judges go first; returns the bound on the request."""
+        self.synchronize()
+        self.give_way()
+        return self.request_seconds
+
     @property
     def request_seconds(self) -> float:
         """The bound on a request that is sent now."""

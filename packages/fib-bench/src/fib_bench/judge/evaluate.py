@@ -536,7 +536,8 @@ class SolutionRun:
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
                 with nullcontext() if index else phases.during(Phase.COMPILE):
-                    outputs = function.check(item, where, is_first=not index)
+                    outputs = function.call(item.inputs, is_first=not index)
+                function.compare(item, outputs, where)
                 if item.distribution == "normal":
                     found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))
                     checked.precision.record(found, expected)
@@ -544,21 +545,18 @@ class SolutionRun:
             with phases.during(Phase.WARM_UP):
                 Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
             checked.printed = candidate.worker.printed()
-        function.raise_if_lost()  # or it would be checked again and again
         self._check_scalars(prepared)
         if prepared.padded is not None and not candidate.padding_problem:
-            with phases.during(Phase.CHECK):
-                candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
+            candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
         return None if candidate.worker.is_closed else checked
 
     def _check_scalars(self, prepared: PreparedWorkload) -> None:
-        """Check calls with other scalars; raises like `BoundFunction.check`."""
+        """Check calls with other scalars; raises like `BoundFunction.compare`."""
         worker, has_setup = self.candidate.worker, self.candidate.has_setup
         for other in prepared.scalars:
             with BoundFunction(worker, other.layout, 1, self.context, has_setup=has_setup) as function:
                 given = ", ".join(f"{name} = {value}" for name, value in other.values.items())
-                function.check(other.item, f"with {given}", is_first=True)
-            function.raise_if_lost()
+                function.compare(other.item, function.call(other.item.inputs, is_first=True), f"with {given}")
 
     # -- phase B ---------------------------------------------------------------------------------
 
@@ -585,7 +583,6 @@ class SolutionRun:
             performance, flags = self._performance(function, item)
             candidate.worker.confirm()
             printed = item.printed + candidate.worker.printed()
-        function.raise_if_lost()
         self.context.trim()
         return self.recorder.evaluation(
             self.solution,

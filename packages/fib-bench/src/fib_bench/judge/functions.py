@@ -23,7 +23,6 @@ from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
 from ..checking.comparison import Comparison
 from ..evaluators.protocol import Observation, Verdict
-from ..events import Phase
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake.native import TABLE_BYTES
@@ -101,6 +100,20 @@ def check_reply(reply: object, request: messages.WorkerRequest, answer: type[R])
     return reply
 
 
+def ask(
+    worker: Worker,
+    context: DeviceContext,
+    request: messages.WorkerRequest,
+    answer: type[R],
+    *,
+    extra_seconds: float = 0.0,
+    descriptors: tuple[int, ...] = (),
+) -> R:
+    """Send a request to a worker, with file descriptors, and return its reply; raises like `check_reply`."""
+    seconds = context.begin_request() + extra_seconds
+    return check_reply(worker.request(request, descriptors, seconds=seconds), request, answer)
+
+
 class FunctionWorker:
     """A function and the worker that holds it; a lost worker is replaced by a fresh one."""
 
@@ -145,7 +158,7 @@ class FunctionWorker:
             self._open_device()
         try:
             with self.context.no_device_work():  # it may compile
-                self.has_setup = self._ask(self._request, messages.Built).has_setup
+                self.has_setup = ask(self.worker, self.context, self._request, messages.Built).has_setup
         except Rejected as error:
             if error.status is EvaluationStatus.COMPILE_ERROR and not lacks_memory(error.message):
                 self._compile_error = error.message
@@ -159,18 +172,16 @@ class FunctionWorker:
         """
         if self.context.is_cuda:
             before = _filter_counts(self.worker)
-            self._ask(messages.Seal(), messages.Done)
+            ask(self.worker, self.context, messages.Seal(), messages.Done)
             after = _filter_counts(self.worker)
             self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
-
-    def _ask(self, request: messages.WorkerRequest, answer: type[R]) -> R:
-        return check_reply(self.worker.request(request, seconds=self.context.request_seconds), request, answer)
 
     def _open_device(self) -> None:
         """Record digests of the native module of a CUDA worker before a solution is loaded."""
         if not self.context.is_cuda:
             return
-        self.table = self._ask(messages.OpenDevice(self._request), messages.DeviceOpened).table
+        opened = ask(self.worker, self.context, messages.OpenDevice(self._request), messages.DeviceOpened)
+        self.table = opened.table
         self.table_digest = ""
         with suppress(NotPermitted, ProcessLookupError):
             if self.table:
@@ -229,7 +240,6 @@ class BoundFunction:
         """Comparisons of all outputs so far."""
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
-        self._release_error: WorkerLost | Rejected | None = None
         self._setup_ns: list[float] = []
 
     def __enter__(self) -> Self:
@@ -240,23 +250,20 @@ class BoundFunction:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if (error := self.release()) is not None and kind is None:
+            raise error
 
-    def release(self) -> None:
-        """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
+    def release(self) -> WorkerLost | Rejected | None:
+        """Have the worker unmap the slots, and free them; a worker that fails to is ended, and the failure returned."""
         try:
             self.ask(messages.Release(), messages.Done)
         except (WorkerLost, Rejected) as error:
-            self._release_error = error
             self.worker.close()
+            return error
         finally:
             self.slots.close()
-
-    def raise_if_lost(self) -> None:
-        """Raise what went wrong when the slots were released: the worker has ended since."""
-        if self._release_error is not None:
-            raise self._release_error
+        return None
 
     def ask(
         self,
@@ -266,14 +273,8 @@ class BoundFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker, with file descriptors, and return its reply.
-
-        The device has done all that the judge has asked it for: what the worker reads is there.
-        """
-        self.context.synchronize()
-        self.context.give_way()
-        seconds = self.context.request_seconds + extra_seconds
-        return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
+        """Ask the worker, see `ask`."""
+        return ask(self.worker, self.context, request, reply, extra_seconds=extra_seconds, descriptors=descriptors)
 
     # -- single calls ----------------------------------------------------------------------------
 
@@ -289,7 +290,7 @@ class BoundFunction:
         slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
             self.set_up([slot], self._seen_by_setup(inputs), is_first=is_first)
-        self.slots.load(slot, inputs)
+        self.slots.inputs[slot] = inputs
         self.slots.outputs[slot].fill_(POISON)
         if is_first or self.ask(messages.Call(slot), messages.Called).untuned:
             self._call_first(slot)
@@ -316,16 +317,10 @@ class BoundFunction:
         outputs' memory, ``[calls, bytes]``.
         """
         requests, used = [messages.Call(slot) for slot in range(len(inputs))], slice(len(inputs))
-        self.slots.load(used, inputs)
+        self.slots.inputs[used] = inputs
         self.slots.outputs[used].fill_(POISON)
-        self.context.synchronize()
-        self.context.give_way()
-        for request in requests:
-            self.worker.post(request)
-        end = time.monotonic() + self.context.timeout_seconds
-        replies = [
-            self.worker.answer(max(min(self.context.request_seconds, end - time.monotonic()), 0.0)) for _ in requests
-        ]
+        seconds = self.context.begin_request()
+        replies = self.worker.request_each(requests, seconds=seconds, most_seconds=self.context.timeout_seconds)
         for slot, (request, reply) in enumerate(zip(requests, replies, strict=True)):
             if check_reply(reply, request, messages.Called).untuned:
                 self._call_first(slot)
@@ -339,19 +334,12 @@ class BoundFunction:
         if not torch.equal(found, inputs):
             raise InputsChanged(self.layout, found, inputs)
 
-    def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
-        """`call` on an input set and compare the outputs; `where` names the call in messages."""
-        outputs = self.call(item.inputs, is_first=is_first)
-        self.compare(item, outputs, where)
-        return outputs
-
     def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
         """Compare the outputs of a call, ``[bytes]``, with those that are right; `where` names it in messages."""
-        with self.context.phases.during(Phase.CHECK):
-            verdict = item.compare(self.layout, outputs)
-            if verdict.problems:
-                problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
-                verdict = attrs.evolve(verdict, problems=problems)
+        verdict = item.compare(self.layout, outputs)
+        if verdict.problems:
+            problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
+            verdict = attrs.evolve(verdict, problems=problems)
         notes = [_SEEN_BY_SETUP] if self.has_setup else []
         notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._hidden is not None else []
         _raise_if_wrong(verdict, where, notes)
@@ -388,7 +376,7 @@ class BoundFunction:
     def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
         """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""
         for slot in slots:
-            self.slots.load(slot, inputs)
+            self.slots.inputs[slot] = inputs
         with self.context.no_device_work() if is_first else nullcontext():
             reply = self.ask(messages.SetUp(tuple(slots)), messages.HasSetUp)
         if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
@@ -405,7 +393,7 @@ class BoundFunction:
         if self.has_setup:
             self._setup_ns.clear()
             self.set_up(range(self.slots.count), self._seen_by_setup(inputs))
-        self.slots.load(slice(None), inputs)
+        self.slots.inputs[:] = inputs
         self.slots.base[:] = inputs
 
     @property

@@ -75,7 +75,6 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
     try:
         with BoundFunction(worker, padded.layout, _SLOTS, context) as function:
             _check_calls(function, prepared, padded, is_captured=context.is_cuda and candidate.may_capture)
-        function.raise_if_lost()
     except EvaluatorFailed as error:
         return f"its outputs could not be compared: {error.problem}"
     except NotCapturable as error:
@@ -112,11 +111,11 @@ def _captured(function: BoundFunction, first: torch.Tensor) -> Callable[[torch.T
     slots = function.slots
     function.call(first, 0, is_first=True)  # compiles
     passes = Passes(function, {}, first)
-    slots.load(slice(None), first)
+    slots.inputs[:] = first
     passes.compose(native.SOLUTION, Order.COLD)
 
     def replay(inputs: torch.Tensor) -> torch.Tensor:
-        slots.load(slice(None), inputs)
+        slots.inputs[:] = inputs
         made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE)
         if passes.recompute(made, slots.outputs[: passes.calls]):
             raise NotCapturable("a replay left outputs unwritten")

@@ -233,7 +233,6 @@ class Passes:
         words = [(start, go, go if order is Order.FRESH else start) for start, go, _ in drawn[each - 1 :: each]]
         self._load_structures(structures, [key for _, _, key in words])
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
-        self._function.context.synchronize()
         clock = native.Clock()
         if launch is Launch.DEVICE:
             self._function.ask(LaunchPass(kind, order is Order.FRESH, calls), Done)
@@ -241,12 +240,15 @@ class Passes:
                 time.sleep(_REST_SECONDS)
             threads = [self._function.worker.pid]
             before = cpu_seconds(threads)
-            is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
+            is_asked = self._run_clock(clock, drawn, launch)
             end_ns = clock.end - clock.t1[count - 1]
             ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
-            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
+            is_long = kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not is_cuda
+            self._function.context.begin_request()
+            self._function.worker.post(RunCalls(kind, order is Order.FRESH, calls))
+            self._run_clock(clock, drawn, launch, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
@@ -280,19 +282,12 @@ class Passes:
         for name, value in values.items():  # others that share the slots have loaded theirs meanwhile
             places[name].copy_(value)
 
-    def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int, int]]) -> None:
-        worker, context = self._function.worker, self._function.context
-        is_long = request.kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not context.is_cuda
-        context.give_way()
-        worker.post(request)
-        self._run_clock(clock, drawn, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
-        check_reply(worker.answer(context.request_seconds), request, Done)
-
     def _run_clock(
-        self, clock: native.Clock, drawn: Sequence[tuple[int, int, int]], launch: Launch, patience_ns: int
+        self, clock: native.Clock, drawn: Sequence[tuple[int, int, int]], launch: Launch, patience_ns: int = 0
     ) -> bool:
         """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
         worker, context = self._function.worker, self._function.context
+        seconds, request = context.request_seconds, RunCalls(native.NOTHING, False, 0)
         address = ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
@@ -307,22 +302,22 @@ class Passes:
             if clock.call != call:
                 call, since = clock.call, time.monotonic()
             if has_answered:  # before the last look at the mailbox
-                check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
+                check_reply(worker.answer(seconds), request, Done)
                 problem = "the worker answered before all calls of a pass had ended"
                 raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
             if launch is Launch.DEVICE and not is_asked and time.monotonic() - since > _STALL_SECONDS:
-                worker.post(RunCalls(native.NOTHING, False, 0))  # a device that has failed is known at once
+                worker.post(request)  # a device that has failed is known at once
                 is_asked = True
-            if time.monotonic() - since > context.request_seconds:
+            if time.monotonic() - since > seconds:
                 worker.close()
-                problem = f"call {call} of a pass sent no digest within {context.request_seconds:g} s"
+                problem = f"call {call} of a pass sent no digest within {seconds:g} s"
                 raise WorkerLost(problem, is_timeout=True)
             if time.monotonic() - begin > context.timeout_seconds:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
-        if is_asked:
-            check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
+        if is_asked or launch is Launch.HOST:
+            check_reply(worker.answer(seconds), request, Done)
         return is_asked
 
     # -- what the calls must have read and written ---------------------------------------------------
@@ -506,9 +501,10 @@ class Verification:
             expected = answer(inputs)
         if expected is None:
             return False
-        if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
-            for each in zip(inputs, outputs, expected, strict=True):
-                self._compare_one(*each)
+        with self._function.context.phases.during(Phase.CHECK):
+            if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
+                for each in zip(inputs, outputs, expected, strict=True):
+                    self._compare_one(*each)
         self.compared.update(item.sample for item in some)
         return True
 
@@ -517,8 +513,7 @@ class Verification:
             return False
         layout, parts = self._function.layout, self._prepared.generated.check.parts
         found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
-        with self._function.context.phases.during(Phase.CHECK):
-            comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
+        comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
         if any(comparison.wrong for comparison in comparisons):
             return False
         self._function.comparisons += comparisons

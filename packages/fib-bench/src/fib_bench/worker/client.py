@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -154,6 +154,13 @@ class Worker:
         """
         self.post(message, descriptors)
         return self.answer(seconds)
+
+    def request_each(self, messages: Sequence[msgspec.Struct], *, seconds: float, most_seconds: float) -> list[object]:
+        """Send requests ahead and wait for their answers, for all of them `most_seconds`; raises like `request`."""
+        for message in messages:
+            self.post(message)
+        end = time.monotonic() + most_seconds
+        return [self.answer(max(min(seconds, end - time.monotonic()), 0.0)) for _ in messages]
 
     def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send a request; `answer` waits for the reply. Raises like `request`."""
