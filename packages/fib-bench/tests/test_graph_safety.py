@@ -33,7 +33,8 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
 def test_verified_replays_with_other_integers_are_safe(changed, timing, problem):
     inputs = {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]", "mask": "bool[m]"}
     definition = make_definition(inputs, {"y": "float32[n]"}, "def run(x, at, seen, mask): ...")
-    options = {"has_setup": False, "keeps_integers": False, **timing}
+    context = SimpleNamespace(is_cuda=True)
+    options = {"has_setup": False, "keeps_integers": False, "context": context, **timing}
     compared = Counter({Sample.PUBLISHED: options.pop("verified", 10), Sample.OTHER: 90})
     prepared = SimpleNamespace(
         layout=SimpleNamespace(inputs=inputs),

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,7 +44,7 @@ _NOTICE_SECONDS = 10.0
 _MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ENOUGH_SHARE = 0.25  # of the device
 _HELD_SECONDS = 60.0
-_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.1  # other judges finish a workload meanwhile
+_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.05  # other judges finish a workload meanwhile
 
 
 class _Mode(Enum):
@@ -56,15 +56,15 @@ class _Mode(Enum):
 class DeviceLock:
     """The lock of one device, for one judge.
 
-    Its file is made if it is not there; the queue has the same name with another suffix.
+    Its file is made if it is not there; the queue has the same name with another suffix. Waits count in `phases`.
 
     Raises:
         UnsafePath: Another user could replace the folder.
         OSError: A file cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, _open(path)
+    def __init__(self, path: Path, phases: PhaseTimer | None = None) -> None:
+        self._path, self._lock, self._phases = path, _open(path), phases or PhaseTimer()
         self._queue = _open(path.with_suffix(".queue"))
         self._mode = self._wanted = _Mode.NONE
         self._is_kept = False
@@ -137,11 +137,12 @@ class DeviceLock:
         if mode is _Mode.NONE:
             return
         begin = time.monotonic()
-        self._wait(self._queue, fcntl.LOCK_EX)
-        try:
-            self._wait(self._lock, mode.value)
-        finally:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        with self._phases.during(Phase.WAIT):
+            self._wait(self._queue, fcntl.LOCK_EX)
+            try:
+                self._wait(self._lock, mode.value)
+            finally:
+                fcntl.flock(self._queue, fcntl.LOCK_UN)
         self._mode = mode
         self.waited_seconds += time.monotonic() - begin
 
@@ -162,9 +163,9 @@ class DeviceLock:
             print(f"waiting for device lock {self._path} (`fuser` shows its holder)", file=sys.stderr, flush=True)
 
 
-def lock_of(device: torch.device) -> DeviceLock:
+def lock_of(device: torch.device, phases: PhaseTimer | None = None) -> DeviceLock:
     """The lock of a device among the judges of this user, not yet held."""
-    return DeviceLock(_path_of(device, "lock"))
+    return DeviceLock(_path_of(device, "lock"), phases)
 
 
 @contextmanager
@@ -216,14 +217,15 @@ def available_bytes(device: torch.device) -> int:
     return free_memory_bytes()
 
 
-def wait_for_memory(device: torch.device) -> None:
-    """Wait until a quarter of a device is free, for half a minute at most.
+def wait_for_memory(device: torch.device, needed_bytes: float | None = None, seconds: float = _WAIT_SECONDS) -> None:
+    """Wait until so much of a device is free, a quarter of it unless that is given, but not for more than some seconds.
 
     A solution that runs out of memory beside other judges may fit once these have finished a workload. So its failure
     is not a verdict before it has waited for memory and failed again.
     """
-    end = time.monotonic() + _WAIT_SECONDS
-    while available_bytes(device) < _ENOUGH_SHARE * total_bytes(device) and time.monotonic() < end:
+    needed_bytes = _ENOUGH_SHARE * total_bytes(device) if needed_bytes is None else needed_bytes
+    end = time.monotonic() + seconds
+    while available_bytes(device) < needed_bytes and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 
@@ -341,17 +343,15 @@ class DeviceContext:
 
     def device_work(self) -> AbstractContextManager[None]:
         """Use the device during a block, beside other judges but not while one of them times a pass."""
-        return self._changing(self.lock.sharing()) if self.takes_turns else nullcontext()
+        return self.lock.sharing() if self.takes_turns else nullcontext()
 
     @contextmanager
     def no_device_work(self) -> Iterator[None]:
         """Let other judges time passes during a block, in which the worker compiles or is only observed."""
         self.settle()
-        if not self.takes_turns:
-            yield
-            return
-        self.synchronize()
-        with self._changing(self.lock.apart()):
+        if self.takes_turns:
+            self.synchronize()
+        with self.lock.apart() if self.takes_turns else nullcontext():
             yield
 
     def give_way(self) -> None:
@@ -359,8 +359,7 @@ class DeviceContext:
         if self.takes_turns and self.lock.is_shared and self.lock.is_wanted:
             self.settle()
             self.synchronize()
-            with self.phases.during(Phase.WAIT):
-                self.lock.give_way()
+            self.lock.give_way()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -370,19 +369,9 @@ class DeviceContext:
             yield
             return
         self.synchronize()
-        with self._changing(self.lock.alone()):
+        with self.lock.alone():
             begin = time.monotonic()
             try:
                 yield
             finally:
                 self.exclusive_seconds += time.monotonic() - begin
-
-    @contextmanager
-    def _changing(self, change: AbstractContextManager[None]) -> Iterator[None]:
-        """Count the waits at both ends of a block as such."""
-        with ExitStack() as stack:
-            with self.phases.during(Phase.WAIT):
-                stack.enter_context(change)
-            yield
-            with self.phases.during(Phase.WAIT):
-                stack.close()

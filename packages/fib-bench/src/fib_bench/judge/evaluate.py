@@ -14,11 +14,9 @@ computed once, not once per solution.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -43,11 +41,11 @@ from fib_schema.padded_indices import PADDED_INDICES
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
-from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
+from ..events import Evaluated, Event, Phase, PhaseTimer, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
 from ..temporary_folders import raise_if_disk_full
@@ -75,7 +73,7 @@ SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
-_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
+_ROOM_SECONDS = 120.0  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
 
@@ -97,8 +95,7 @@ class Judge:
         baselines: Mapping[str, Solution] | None = None,
         server: ForkServerClient | None = None,
     ) -> None:
-        self._config = config
-        self._root = root
+        self.config, self._root = config, root
         try:
             is_cuda = parse_device(config.device) is not None
             self.environment: Environment = env_snapshot(config.device)
@@ -109,23 +106,24 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._watch = watch_clock(self.device) if is_cuda else None
+        self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
-        self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
+        self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
+        self.phases = PhaseTimer()
         self.context = DeviceContext(
             device=self.device,
             timeout_seconds=config.timeout_seconds,
             peaks=theoretical_peaks(self.device),
             watch=self._watch,
-            settings=settings_of(self.device) if is_cuda else {},
-            lock=lock_of(self.device),
+            settings=settings_of(self.device),
+            phases=self.phases,
+            lock=lock_of(self.device, self.phases),
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
-        self.phases = self.context.phases
         self._cache_key = ""  # of the plan that is being executed
         self._evaluators: dict[str, Evaluator] = {}
 
@@ -138,14 +136,15 @@ class Judge:
     def close(self) -> None:
         """End all workers."""
         self.context.settle()
-        if "_baselines" in self.__dict__:
-            self._baselines.close()
+        if "baselines" in self.__dict__:
+            self.baselines.close()
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
 
     @cached_property
-    def _baselines(self) -> Baselines:
+    def baselines(self) -> Baselines:
+        """The workers of the reference and the baseline of the definition that is evaluated."""
         return Baselines(self._server, self.context, self._baseline_solutions)
 
     # -- workloads -----------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Judge:
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
         """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
-            return needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
+            return needed_bytes(definition, workload, self.config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField):
             return 0
 
@@ -174,14 +173,14 @@ class Judge:
                     if not (self.context.is_shared and lacks_memory(str(error))):
                         raise
                 with self.context.device_work():  # other judges left too little memory: once more, after them
-                    self._baselines.close()
+                    self.baselines.close()
                 with self.phases.during(Phase.WAIT):
                     wait_for_memory(self.device)
                 return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
-            worker = self._baselines.reference_worker
+            worker = self.baselines.reference_worker
             log = str(error) if worker is None else log_of(str(error), worker)
-            self._baselines.close()
+            self.baselines.close()
             raise ReferenceFailed(definition.name, workload.uuid, log) from error
         except torch.OutOfMemoryError as error:
             raise InputError(definition.name, workload.uuid, "", f"its tensors do not fit: {error}") from error
@@ -191,7 +190,7 @@ class Judge:
     def _evaluator(self, definition: Definition) -> Evaluator:
         """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
         if definition.name not in self._evaluators:
-            self._evaluators[definition.name] = evaluator_for(definition, self._config.resolve_eval_config(definition))
+            self._evaluators[definition.name] = evaluator_for(definition, self.config.resolve_eval_config(definition))
         return self._evaluators[definition.name]
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
@@ -200,10 +199,10 @@ class Judge:
             definition=definition,
             workload=workload,
             root=self._root,
-            run=self._config,
-            config=evaluator.settings(self._config.resolve_eval_config(definition)),
+            run=self.config,
+            config=evaluator.settings(self.config.resolve_eval_config(definition)),
             evaluator=evaluator,
-            baselines=self._baselines,
+            baselines=self.baselines,
             context=self.context,
         )
         with self.context.device_work():
@@ -211,21 +210,21 @@ class Judge:
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
         """Raise `InputError` for a workload that is invalid, that this machine cannot hold or no pass can time."""
-        problem = ""
         try:
-            needed = needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
+            needed = needed_bytes(definition, workload, self.config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         if needed > (free := available_bytes(self.device)) * SHARE_OF_FREE_MEMORY:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
-        if needed > free * SHARE_OF_FREE_MEMORY:
-            problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
-            problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
         if len(definition.outputs) > MAX_OUTPUTS:
             problem = f"it has {len(definition.outputs)} outputs; calls with at most {MAX_OUTPUTS} can be timed"
-        if problem:
-            raise InputError(definition.name, workload.uuid, "", problem)
+        elif needed > free * SHARE_OF_FREE_MEMORY:
+            problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+            problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
+        else:
+            return
+        raise InputError(definition.name, workload.uuid, "", problem)
 
     # -- solutions -----------------------------------------------------------------------------
 
@@ -240,21 +239,11 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        request = build_request(self._config.device, definition, solution, self._cache_key)
+        request = build_request(self.config.device, definition, solution, self._cache_key)
         with self.phases.during(Phase.START):
             candidate = FunctionWorker(self._server, request, self.context)
-        run = SolutionRun(
-            candidate=candidate,
-            definition=definition,
-            solution=solution,
-            config=self._config,
-            settings=self._config.resolve_eval_config(definition),
-            context=self.context,
-            baselines=self._baselines,
-            recorder=self._recorder,
-        )
         try:
-            for prepared, result in run.evaluate(workloads):
+            for prepared, result in SolutionRun(self, candidate, definition, solution).evaluate(workloads):
                 yield prepared.workload, result
         finally:
             self.context.kill(candidate.worker)
@@ -271,25 +260,20 @@ class Judge:
             yield PhaseTimes(self.phases.take(), None if self._watch is None else self._watch.take_busy_seconds())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-        prepared: list[PreparedWorkload] = []
-        yield from self._prepare_block(part, block, prepared)
-        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
-        solutions = list(found.values()) if prepared else []
-        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
-        for solution in solutions:
-            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-            yield from self._evaluate_on(part, solution, todo)
-
-    def _prepare_block(
-        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
-    ) -> Iterator[Event]:
+        name, prepared = part.definition.name, list[PreparedWorkload]()
         for workload in block:
-            yield Working(part.definition.name, None, workload)
+            yield Working(name, None, workload)
             try:
                 prepared.append(self.prepare(part.definition, workload))
             except (EvaluatorFailed, InputError, ReferenceFailed) as error:
-                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
+                skip = Skip(name, None, workload.uuid, error.reason, is_failure=True)
                 yield Skipped(skip, len(part.pending[workload.uuid]))
+        wanted: dict[str, tuple[Solution, list[PreparedWorkload]]] = {}
+        for item in prepared:
+            for solution in part.pending[item.workload.uuid]:
+                wanted.setdefault(solution.name, (solution, []))[1].append(item)
+        for solution, todo in wanted.values():
+            yield from self._evaluate_on(part, solution, todo)
 
     def _evaluate_on(
         self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]
@@ -297,18 +281,18 @@ class Judge:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
-        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+        yield Working(name, solution.name, todo[0].workload)
         for workload, evaluation in self.evaluate(part.definition, solution, todo):
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
             else:
                 yield Evaluated(Trace(name, workload, solution.name, evaluation))
             del waiting[workload.uuid]
-            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+            if waiting:
+                yield Working(name, solution.name, next(iter(waiting.values())))
 
     def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
-        block: list[Workload] = []
-        used = 0
+        block, used = list[Workload](), 0
         for workload in part.workloads:
             size = self.workload_bytes(part.definition, workload)
             if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
@@ -320,8 +304,8 @@ class Judge:
             yield block
 
     def _memory_bytes(self) -> int:
-        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self._config.concurrency or 1)
-        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
+        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self.config.concurrency or 1)
+        return share if self.config.memory_bytes is None else min(self.config.memory_bytes, share)
 
     @contextmanager
     def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
@@ -331,15 +315,13 @@ class Judge:
         judge that waits does not share the device: the one that holds the memory could never time a pass.
         """
         needed = sum(self.workload_bytes(part.definition, workload) for workload in block)
-        if (self._config.concurrency or 1) == 1 or needed <= limit:
+        if (self.config.concurrency or 1) == 1 or needed <= limit:
             yield
             return
         with ExitStack() as stack:
             with self.context.no_device_work(), self.phases.during(Phase.WAIT):
                 stack.enter_context(extra_memory(self.device))
-                end = time.monotonic() + _ROOM_SECONDS
-                while available_bytes(self.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
-                    time.sleep(_ROOM_POLL_SECONDS)
+                wait_for_memory(self.device, needed / SHARE_OF_FREE_MEMORY, _ROOM_SECONDS)
             yield
 
 
@@ -354,22 +336,14 @@ class _Checked:
     printed: str = ""
 
 
-@attrs.frozen(eq=False, kw_only=True)
 class SolutionRun:
     """Evaluates one solution."""
 
-    candidate: FunctionWorker
-    """Of the solution."""
-    definition: Definition
-    solution: Solution
-    config: BenchmarkConfig
-    settings: ResolvedEvalConfig
-    """Those of the definition."""
-    context: DeviceContext
-    baselines: Baselines
-    recorder: EvaluationRecorder
-    _lacked_memory: set[str] = attrs.field(init=False, factory=set)
-    """Workloads that were begun anew after the device had too little memory."""
+    def __init__(self, judge: Judge, candidate: FunctionWorker, definition: Definition, solution: Solution) -> None:
+        self.candidate, self.definition, self.solution = candidate, definition, solution
+        self.context, self.baselines, self.recorder = judge.context, judge.baselines, judge.recorder
+        self.config, self.settings = judge.config, judge.config.resolve_eval_config(definition)
+        self._lacked_memory = set[str]()  # workloads that were begun anew after the device had too little
 
     def evaluate(self, workloads: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
         """Evaluate on workloads; those that fail in phase A come first."""
@@ -607,11 +581,15 @@ class SolutionRun:
             is_reference_timed=self.config.profile_baseline,
         ) as timed:
             self._take_samples(timed)
-            timing = self._graph_fields(function, timed.timer, prepared)
-            if candidate.not_captured:
-                timing["not_captured"] = candidate.not_captured
-            if candidate.worker.not_compiled:
-                timing["not_compiled"] = list(candidate.worker.not_compiled)
+            problem = candidate.padding_problem
+            timing = graph_fields(function, prepared, timed.timer, is_padding_right=not problem)
+            optional = {
+                f"{PADDED_INDICES}_problem": problem,
+                "not_captured": candidate.not_captured,
+                "not_compiled": list(candidate.worker.not_compiled),
+            }
+            timing |= {PADDED_INDICES: not problem} if prepared.padded is not None else {}
+            timing |= {name: value for name, value in optional.items() if value}
             performance = self.recorder.performance(function, timed, prepared, timing=timing)
             flags = [UNVERIFIED] if timed.failure else []
             flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]
@@ -620,24 +598,13 @@ class SolutionRun:
     def _take_samples(self, timed: Interleaved) -> None:
         context, activity = self.context, BackgroundActivity(self.candidate.worker)
         context.exclusive_seconds = 0.0
-        with ExitStack() as stack:
-            if not context.is_cuda:  # there, each pass and each host call has the device alone
-                stack.enter_context(context.exclusive())
-            stack.enter_context(context.phases.during(Phase.TIME))
+        alone = nullcontext() if context.is_cuda else context.exclusive()  # there, each burst has the device alone
+        with alone, context.phases.during(Phase.TIME):
             timed.time(self.settings.measure_seconds, activity)
         with context.phases.during(Phase.AUDIT):
             with context.no_device_work():
                 activity.check()
             timed.timer.finish(timed.answer)
-
-    def _graph_fields(self, function: BoundFunction, timer: Timer, prepared: PreparedWorkload) -> dict[str, object]:
-        """Whether the timing has shown that the solution is safe in CUDA graphs, and right with padded indices."""
-        problem, fields = self.candidate.padding_problem, dict[str, object]()
-        if self.context.is_cuda:
-            fields = graph_fields(function, prepared, timer, is_padding_right=not problem)
-        if prepared.padded is not None:
-            fields |= {PADDED_INDICES: not problem, **({f"{PADDED_INDICES}_problem": problem} if problem else {})}
-        return fields
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""

@@ -35,13 +35,15 @@ _SLOTS = 2
 def graph_fields(
     function: BoundFunction, prepared: PreparedWorkload, timer: Timer, *, is_padding_right: bool
 ) -> dict[str, object]:
-    """The fields of a trace's timing about CUDA graphs.
+    """The fields of a trace's timing about CUDA graphs; none on the CPU.
 
     Integers and booleans among the inputs are offsets, page numbers and masks, by which kernels choose their work: all
     must have changed that have several valid values.
 
     All calls of the timer have been compared. `is_padding_right` is about calls with padded indices, if there are any.
     """
+    if not function.context.is_cuda:
+        return {}
     changed = timer.passes.changed_names | (prepared.padded_integers if is_padding_right else frozenset())
     inputs = prepared.checker.definition.inputs
     names = prepared.layout.inputs.keys() - prepared.determined_integers - changed

@@ -61,6 +61,10 @@ _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls a
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
 
 
+_Call: TypeAlias = tuple[int, int]
+"""The key of a call, and its set of structural integers."""
+
+
 def reported_lines(given: Sequence[str]) -> Sequence[str]:
     """Lines of a solution, whose file names it has chosen."""
     return [_STRANGE.sub("?", line)[:_MOST_CHARS] for line in given[:_MOST_LINES]]
@@ -240,15 +244,15 @@ class Passes:
                 time.sleep(_REST_SECONDS)
             threads = [self._function.worker.pid]
             before = cpu_seconds(threads)
-            is_asked = self._run_clock(clock, drawn, launch)
+            is_asked = self._run_clock(clock, drawn, launch, self._function.context.request_seconds)
             end_ns = clock.end - clock.t1[count - 1]
             ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
             is_long = kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not is_cuda
-            self._function.context.begin_request()
+            seconds = self._function.context.begin_request()
             self._function.worker.post(RunCalls(kind, order is Order.FRESH, calls))
-            self._run_clock(clock, drawn, launch, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
+            self._run_clock(clock, drawn, launch, seconds, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
@@ -283,11 +287,19 @@ class Passes:
             places[name].copy_(value)
 
     def _run_clock(
-        self, clock: native.Clock, drawn: Sequence[tuple[int, int, int]], launch: Launch, patience_ns: int = 0
+        self,
+        clock: native.Clock,
+        drawn: Sequence[tuple[int, int, int]],
+        launch: Launch,
+        seconds: float,
+        patience_ns: int = 0,
     ) -> bool:
-        """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
+        """Time the calls of a pass, for each of which the judge waits at most some seconds.
+
+        Returns whether the worker had to look whether its device has failed.
+        """
         worker, context = self._function.worker, self._function.context
-        seconds, request = context.request_seconds, RunCalls(native.NOTHING, False, 0)
+        request = RunCalls(native.NOTHING, False, 0)
         address = ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
@@ -343,8 +355,8 @@ class Passes:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         return unwritten
 
-    def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """The inputs that calls have read, ``[calls, bytes]``; each has a key and a set of structural integers."""
+    def inputs_of(self, calls: Sequence[_Call]) -> torch.Tensor:
+        """The inputs that calls have read, ``[calls, bytes]``."""
         layout, targets = self._function.layout, self._base.repeat(len(calls), 1)
         for (_, structure), target in zip(calls, targets, strict=True):
             if values := self._structures[structure]:
@@ -368,30 +380,6 @@ Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
 """The outputs of the reference for several inputs, ``[calls, bytes]`` each; None if it answers no more."""
 
 
-@attrs.frozen(eq=False)
-class _Unverified:
-    """A pass that was timed, with copies of what its verification needs."""
-
-    made: TimedPass
-    sample: Sample
-    outputs: torch.Tensor
-    """``[calls, bytes]``"""
-    looked_at: Sequence[int]
-    inputs: torch.Tensor
-    """The inputs of these calls after the pass, ``[looked_at, bytes]``."""
-
-
-@attrs.frozen(eq=False)
-class _Kept:
-    """A call that may be compared with a fresh answer."""
-
-    sample: Sample
-    call: tuple[int, int]
-    """Its key and its set of structural integers."""
-    outputs: torch.Tensor
-    """``[bytes]``"""
-
-
 class Verification:
     """Verifies the timed calls of one function.
 
@@ -412,8 +400,10 @@ class Verification:
         self._is_captured, self._is_compared = is_captured, is_compared
         self.made, self.compared = Counter[Sample](), Counter[Sample]()
         """Calls, and those of them that were compared with fresh answers of the reference."""
-        self._unverified: list[_Unverified] = []
-        self._kept: dict[Sample, list[_Kept]] = {sample: [] for sample in Sample}
+        self._unverified: list[tuple[TimedPass, Sample, torch.Tensor, Mapping[int, torch.Tensor]]] = []
+        """Timed passes with copies of all their outputs, ``[calls, bytes]``, and of the inputs of some calls."""
+        self._kept: dict[Sample, list[tuple[Sample, _Call, torch.Tensor]]] = {sample: [] for sample in Sample}
+        """Calls that may be compared with fresh answers, and their outputs."""
         self._observed: list[Observation] = []
         self.precision = PrecisionWatch(prepared.error_bounds)
         """The precision of timed outputs: a function can compute with less only where it is timed."""
@@ -430,35 +420,31 @@ class Verification:
         """Copy what the verification of the last pass needs."""
         slots, calls = self._function.slots, len(made.words)
         looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
-        inputs = torch.stack([slots.inputs[index] for index in looked_at])
-        self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
+        inputs = {index: slots.inputs[index].clone() for index in looked_at}
+        self._unverified.append((made, sample, slots.outputs[:calls].clone(), inputs))
 
     def verify(self) -> None:
         """Recompute the digests of the passes since the last time, and check that all outputs were written."""
         waiting, self._unverified = self._unverified, []
-        for item in waiting:
+        for made, sample, outputs, inputs in waiting:
             self._function.context.give_way()
-            self._verify(item)
+            if unwritten := self._passes.recompute(made, outputs):
+                problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
+                self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
+            calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
+            found, wanted = torch.stack([*inputs.values()]), self._passes.inputs_of([calls[index] for index in inputs])
+            if not torch.equal(wanted, found):
+                raise InputsChanged(self._function.layout, found, wanted)
+            for call, each in zip(calls, outputs, strict=True):
+                self._keep(sample, call, each)
 
-    def _verify(self, item: _Unverified) -> None:
-        made = item.made
-        if unwritten := self._passes.recompute(made, item.outputs):
-            problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
-            self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
-        calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
-        made_inputs = self._passes.inputs_of([calls[index] for index in item.looked_at])
-        if not torch.equal(made_inputs, item.inputs):
-            raise InputsChanged(self._function.layout, item.inputs, made_inputs)
-        for call, outputs in zip(calls, item.outputs, strict=True):
-            self._keep(item.sample, call, outputs)
-
-    def _keep(self, sample: Sample, call: tuple[int, int], outputs: torch.Tensor) -> None:
+    def _keep(self, sample: Sample, call: _Call, outputs: torch.Tensor) -> None:
         """Keep a call or not: of all calls of a sample each has the same chance."""
         kept, most = self._kept[sample], max(1, min(sample.value, _KEPT_BYTES // max(outputs.nbytes, 1)))
         self.made[sample] += 1
         place = len(kept) if len(kept) < most else SECRET.randrange(self.made[sample])
         if self._is_compared and place < most:
-            kept[place : place + 1] = [_Kept(sample, call, outputs.clone())]
+            kept[place : place + 1] = [(sample, call, outputs.clone())]
 
     # -- fresh answers -------------------------------------------------------------------------------
 
@@ -482,7 +468,7 @@ class Verification:
         except Rejected as error:
             self._reject(error)
 
-    def _drawn(self) -> list[_Kept]:
+    def _drawn(self) -> list[tuple[Sample, _Call, torch.Tensor]]:
         """The calls to compare, in random order: those with moved pages first, then two published ones to each other.
 
         A median is lower only if most calls are, and these might be wrong: a slow reference answers for few calls.
@@ -493,10 +479,10 @@ class Verification:
         order += [(index + 0.75, item) for index, item in enumerate(other)]
         return [*moved, *(item for _, item in sorted(order, key=lambda pair: pair[0]))]
 
-    def _compare(self, answer: Answer, some: Sequence[_Kept]) -> bool:
+    def _compare(self, answer: Answer, some: Sequence[tuple[Sample, _Call, torch.Tensor]]) -> bool:
         """Compare some calls; returns whether the reference has answered."""
-        inputs = self._passes.inputs_of([item.call for item in some])
-        outputs = torch.stack([item.outputs for item in some])
+        inputs = self._passes.inputs_of([call for _, call, _ in some])
+        outputs = torch.stack([each for _, _, each in some])
         with self._function.context.phases.during(Phase.REFERENCE):
             expected = answer(inputs)
         if expected is None:
@@ -505,7 +491,7 @@ class Verification:
             if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
                 for each in zip(inputs, outputs, expected, strict=True):
                     self._compare_one(*each)
-        self.compared.update(item.sample for item in some)
+        self.compared.update(sample for sample, _, _ in some)
         return True
 
     def _are_all_right(self, outputs: torch.Tensor, answers: torch.Tensor) -> bool:
