@@ -40,9 +40,7 @@ class TestLayout:
         assert with_the_optional_one == 1024 + 256
 
     def test_what_was_packed_is_found_again(self):
-        memory = torch.zeros(LAYOUT.input_bytes, dtype=torch.uint8)
-        LAYOUT.pack(VALUES, memory)
-        found = LAYOUT.input_tensors(memory)
+        found = LAYOUT.input_tensors(LAYOUT.pack(VALUES, CPU))
         assert {name: tensor.tolist() for name, tensor in found.items()} == {"x": [0.0, 1.0, 2.0], "at": [7, 8]}
 
     def test_the_tensors_of_all_slots_at_once_share_their_memory(self):

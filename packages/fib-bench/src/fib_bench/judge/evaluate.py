@@ -49,11 +49,20 @@ from ..events import Evaluated, Event, Phase, PhaseTimer, PhaseTimes, Skipped, W
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
 from ..temporary_folders import raise_if_disk_full
-from ..timing.device import settings_of, watch_clock
-from ..timing.handshake.native import MAX_OUTPUTS
+from ..timing.handshake import native
 from ..timing.work import theoretical_peaks
 from ..worker.client import ForkServerClient, WorkerLost
-from .device import DeviceContext, available_bytes, extra_memory, identity_of, lacks_memory, lock_of, wait_for_memory
+from .device import (
+    DeviceContext,
+    available_bytes,
+    extra_memory,
+    identity_of,
+    lacks_memory,
+    lock_of,
+    settings_of,
+    wait_for_memory,
+    watch_clock,
+)
 from .functions import (
     BackgroundActivity,
     BoundFunction,
@@ -63,9 +72,9 @@ from .functions import (
     build_request,
     check_code,
 )
-from .graph_safety import graph_fields, padding_problem
+from .passes import Launch, Order, Passes
 from .prepare import Preparation, needed_bytes
-from .prepared import PreparedWorkload
+from .prepared import PaddedCalls, PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, log_of, of_processes, status_of
 from .timer import Baselines, Interleaved, Timer
 
@@ -73,6 +82,7 @@ SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
+_PADDED_SLOTS = 2
 _ROOM_SECONDS = 120.0  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
@@ -195,18 +205,9 @@ class Judge:
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         evaluator = self._evaluator(definition)
-        preparation = Preparation(
-            definition=definition,
-            workload=workload,
-            root=self._root,
-            run=self.config,
-            config=evaluator.settings(self.config.resolve_eval_config(definition)),
-            evaluator=evaluator,
-            baselines=self.baselines,
-            context=self.context,
-        )
         with self.context.device_work():
-            return preparation.prepare()
+            made = Preparation(definition, workload, evaluator, self.config, self.baselines, self.context, self._root)
+            return made.prepare()
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
         """Raise `InputError` for a workload that is invalid, that this machine cannot hold or no pass can time."""
@@ -217,8 +218,8 @@ class Judge:
         if needed > (free := available_bytes(self.device)) * SHARE_OF_FREE_MEMORY:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
-        if len(definition.outputs) > MAX_OUTPUTS:
-            problem = f"it has {len(definition.outputs)} outputs; calls with at most {MAX_OUTPUTS} can be timed"
+        if len(definition.outputs) > native.MAX_OUTPUTS:
+            problem = f"it has {len(definition.outputs)} outputs; calls with at most {native.MAX_OUTPUTS} can be timed"
         elif needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
@@ -497,8 +498,7 @@ class SolutionRun:
             self.context,
             has_setup=self.candidate.has_setup,
             keeps_integers=self.baselines.baseline_has_setup(self.definition),
-            recipes=prepared.recipes,
-            hidden=prepared.hidden_from_setup,
+            prepared=prepared,
         )
         function.comparisons, function.findings = item.comparisons, item.findings
         return function
@@ -521,16 +521,61 @@ class SolutionRun:
             checked.printed = candidate.worker.printed()
         self._check_scalars(prepared)
         if prepared.padded is not None and not candidate.padding_problem:
-            candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
+            candidate.padding_problem = self._padding_problem(prepared, prepared.padded)
         return None if candidate.worker.is_closed else checked
 
     def _check_scalars(self, prepared: PreparedWorkload) -> None:
         """Check calls with other scalars; raises like `BoundFunction.compare`."""
         worker, has_setup = self.candidate.worker, self.candidate.has_setup
-        for other in prepared.scalars:
-            with BoundFunction(worker, other.layout, 1, self.context, has_setup=has_setup) as function:
-                given = ", ".join(f"{name} = {value}" for name, value in other.values.items())
-                function.compare(other.item, function.call(other.item.inputs, is_first=True), f"with {given}")
+        for item, values in prepared.scalars:
+            with BoundFunction(worker, item.layout, 1, self.context, has_setup=has_setup) as function:
+                given = ", ".join(f"{name} = {value}" for name, value in values.items())
+                function.compare(item, function.call(item.inputs, is_first=True), f"with {given}")
+
+    # -- padded indices --------------------------------------------------------------------------
+    #
+    # Engines keep page numbers in buffers longer than their total, whose contents change between the replays of a CUDA
+    # graph. This check makes such calls in one place: all tensors keep their addresses and shapes, and the integers
+    # change in place. On a CUDA device the first call is captured and the others are its replays; on the CPU each of
+    # them is a call. First, valid pages stand behind the total, so that a solution that reads them is wrong; then
+    # numbers that are not pages. The result is a property beside the verdict: nothing is rejected here but tampering.
+    # A solution that fails may leave a worker that must not be used any more, so this precedes all timing.
+
+    def _padding_problem(self, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
+        """Reason why a solution was not shown to be right with padded indices; empty if it was.
+
+        The worker is closed if it may be unusable.
+        """
+        candidate, worker, context = self.candidate, self.candidate.worker, self.context
+        if candidate.has_setup:
+            return "its setup makes a plan on the host"
+        try:
+            with BoundFunction(worker, padded.layout, _PADDED_SLOTS, context) as function:
+                _, first = next(padded.input_sets(prepared, is_poisoned=False))
+                is_captured = context.is_cuda and candidate.may_capture
+                replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)
+                for is_poisoned in (False, True):
+                    for draw, item in padded.input_sets(prepared, is_poisoned=is_poisoned):
+                        what = "no pages" if is_poisoned else "pages of other requests"
+                        where = f"a call with {draw.total} indices in a longer buffer, {what} behind them"
+                        function.compare(item, replay(item.inputs), where)
+        except EvaluatorFailed as error:
+            return f"its outputs could not be compared: {error.problem}"
+        except NotCapturable as error:
+            worker.close()
+            return f"it cannot be captured: {_summary(str(error))}"
+        except Rejected as error:
+            if error.status is EvaluationStatus.REWARD_HACK:
+                raise
+            if error.status is not EvaluationStatus.INCORRECT_NUMERICAL and context.is_cuda:
+                worker.close()  # an error on the device spoils the process
+            return _summary(error.message)
+        except WorkerLost as lost:
+            if lost.is_forgery or (lost.is_killed and not candidate.was_killed):
+                raise
+            worker.close()
+            return f"its worker ended: {_summary(str(lost))}"
+        return ""
 
     # -- phase B ---------------------------------------------------------------------------------
 
@@ -582,7 +627,7 @@ class SolutionRun:
         ) as timed:
             self._take_samples(timed)
             problem = candidate.padding_problem
-            timing = graph_fields(function, prepared, timed.timer, is_padding_right=not problem)
+            timing = timed.timer.graph_fields(is_padding_right=not problem)
             optional = {
                 f"{PADDED_INDICES}_problem": problem,
                 "not_captured": candidate.not_captured,
@@ -617,3 +662,29 @@ class SolutionRun:
                 candidate.worker, self.baselines.reference_worker, candidate.table, candidate.table_digest
             )
         return [*changes, f"unchecked code: {reason}"] if reason else changes
+
+
+def _captured(function: BoundFunction, first: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Capture a call on inputs; returns what replays it on others in their place, with a copy of the outputs."""
+    slots = function.slots
+    function.call(first, 0, is_first=True)  # compiles
+    passes = Passes(function, {}, first)
+    slots.inputs[:] = first
+    passes.compose(native.SOLUTION, Order.COLD)
+
+    def replay(inputs: torch.Tensor) -> torch.Tensor:
+        slots.inputs[:] = inputs
+        made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE)
+        if passes.recompute(made, slots.outputs[: passes.calls]):
+            raise NotCapturable("a replay left outputs unwritten")
+        outputs = slots.outputs[0].clone()
+        function.check_inputs(0, inputs)
+        return outputs
+
+    return replay
+
+
+def _summary(text: str) -> str:
+    """The last line of a traceback, which names the error; else the first line."""
+    lines = text.strip().splitlines()
+    return (lines[-1] if "Traceback" in lines[0] else lines[0]) if lines else "no reason was given"

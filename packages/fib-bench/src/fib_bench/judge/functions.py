@@ -12,9 +12,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from types import MappingProxyType
 from typing import Self, TypeVar
 
 import attrs
@@ -23,7 +22,6 @@ from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
 from ..checking.comparison import Comparison
 from ..evaluators.protocol import Observation, Verdict
-from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
@@ -64,7 +62,6 @@ _TELLING_BYTES = 4  # fewer can equal the fill byte by chance
 _MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance: as float16 it is an ordinary number
 _SEEN_BY_SETUP = "setup() gets other floating values than run(), and must not compute with them"
 _HIDDEN_FROM_SETUP = "setup() saw other integers: an output depends on them alone"
-NO_RECIPES: Mapping[str, Recipe] = MappingProxyType({})
 R = TypeVar("R")
 
 
@@ -213,7 +210,7 @@ class BoundFunction:
 
     A function that shares inputs with another one, which outlives it, reads the same memory. Timed calls get the same
     integers in a slot each time if `keeps_integers`, or if this function or one that shares the inputs has a ``setup``,
-    which sees neither the values of `recipes` nor the integers for which `hidden` draws others.
+    which sees neither generated values of `prepared` nor integers on which its outputs may depend alone.
     """
 
     def __init__(
@@ -226,15 +223,11 @@ class BoundFunction:
         shares_inputs_with: BoundFunction | None = None,
         has_setup: bool = False,
         keeps_integers: bool = False,
-        recipes: Mapping[str, Recipe] = NO_RECIPES,
-        hidden: Callable[[], Mapping[str, torch.Tensor]] | None = None,
+        prepared: PreparedWorkload | None = None,
     ) -> None:
-        self.worker = worker
-        self.layout = layout
-        self.context = context
-        shared = shares_inputs_with
+        self.worker, self.layout, self.context = worker, layout, context
+        self.has_setup, self._prepared, shared = has_setup, prepared, shares_inputs_with
         self.slots: Slots = Slots(layout, slots, context.device, None if shared is None else shared.slots)
-        self.has_setup, self._recipes, self._hidden = has_setup, recipes, hidden
         self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
         self.comparisons: list[Comparison] = []
         """Comparisons of all outputs so far."""
@@ -290,12 +283,27 @@ class BoundFunction:
         slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
             self.set_up([slot], self._seen_by_setup(inputs), is_first=is_first)
-        self.slots.inputs[slot] = inputs
-        self.slots.outputs[slot].fill_(POISON)
-        if is_first or self.ask(messages.Call(slot), messages.Called).untuned:
-            self._call_first(slot)
-        outputs = self.slots.outputs[slot].clone()  # later writes do not count
-        self.check_inputs(slot, inputs)
+        return self._call_on(slice(slot, slot + 1), inputs[None], is_first=is_first)[0]
+
+    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``."""
+        return self._call_on(slice(0, len(inputs)), inputs)
+
+    def _call_on(self, slots: slice, inputs: torch.Tensor, *, is_first: bool = False) -> torch.Tensor:
+        """Call once on each slot. Requests are sent ahead, so that the worker does not wait for the judge meanwhile."""
+        self.slots.inputs[slots] = inputs
+        self.slots.outputs[slots].fill_(POISON)
+        requests = [messages.Call(slot) for slot in range(slots.start, slots.stop)]
+        if is_first:
+            self._call_first(slots.start)
+        else:
+            seconds, most_seconds = self.context.begin_request(), self.context.timeout_seconds
+            replies = self.worker.request_each(requests, seconds=seconds, most_seconds=most_seconds)
+            for request, reply in zip(requests, replies, strict=True):
+                if check_reply(reply, request, messages.Called).untuned:
+                    self._call_first(request.slot)
+        outputs = self.slots.outputs[slots].clone()  # later writes do not count
+        self.check_inputs(slots, inputs)
         return outputs
 
     def _call_first(self, slot: int) -> None:
@@ -310,24 +318,6 @@ class BoundFunction:
                     return
         raise Rejected(EvaluationStatus.RUNTIME_ERROR, "each call compiles other kernels than the one before")
 
-    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``.
-
-        Requests are sent ahead, so that the worker does not wait for the judge between them. Returns a copy of the
-        outputs' memory, ``[calls, bytes]``.
-        """
-        requests, used = [messages.Call(slot) for slot in range(len(inputs))], slice(len(inputs))
-        self.slots.inputs[used] = inputs
-        self.slots.outputs[used].fill_(POISON)
-        seconds = self.context.begin_request()
-        replies = self.worker.request_each(requests, seconds=seconds, most_seconds=self.context.timeout_seconds)
-        for slot, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            if check_reply(reply, request, messages.Called).untuned:
-                self._call_first(slot)
-        outputs = self.slots.outputs[used].clone()
-        self.check_inputs(used, inputs)
-        return outputs
-
     def check_inputs(self, slots: int | slice, inputs: torch.Tensor) -> None:
         """Compare the inputs in slots with those that were loaded; raises `InputsChanged` if they differ."""
         found = self.slots.inputs[slots]
@@ -336,12 +326,12 @@ class BoundFunction:
 
     def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
         """Compare the outputs of a call, ``[bytes]``, with those that are right; `where` names it in messages."""
-        verdict = item.compare(self.layout, outputs)
+        verdict = item.compare(outputs)
         if verdict.problems:
             problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
             verdict = attrs.evolve(verdict, problems=problems)
         notes = [_SEEN_BY_SETUP] if self.has_setup else []
-        notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._hidden is not None else []
+        notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._prepared and self._prepared.hidden_from_setup else []
         _raise_if_wrong(verdict, where, notes)
         self.comparisons += verdict.comparisons
 
@@ -361,7 +351,7 @@ class BoundFunction:
             for item in items:
                 outputs = self.call(item.inputs)
                 self.compare(item, outputs, f"trial {index} on the same inputs")
-                seen.append(item.observe(self.layout, outputs))
+                seen.append(item.observe(outputs))
         self.judge_together(prepared, seen, "many calls on the same inputs")
 
     def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
@@ -384,8 +374,9 @@ class BoundFunction:
         self._setup_ns += reply.taken_ns
 
     def _seen_by_setup(self, inputs: torch.Tensor) -> torch.Tensor:
-        changed = other_values(self._recipes, self.layout, inputs)
-        write_tensors(self.layout.input_tensors(changed), self._hidden() if self._hidden else {})
+        recipes, hidden = (self._prepared.recipes, self._prepared.hidden_from_setup) if self._prepared else ({}, None)
+        changed = other_values(recipes, self.layout, inputs)
+        write_tensors(self.layout.input_tensors(changed), hidden() if hidden else {})
         return changed
 
     def load_all(self, inputs: torch.Tensor) -> None:
@@ -412,21 +403,19 @@ def _raise_if_wrong(verdict: Verdict, where: str, notes: Sequence[str] = ()) -> 
 
 def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
     """Messages about wrong outputs that still hold the byte `fill` from before the call, all or in part."""
-    return [text for name, tensor in outputs.items() if (text := _explain(name, tensor, fill))]
-
-
-def _explain(name: str, tensor: torch.Tensor, fill: int) -> str:
-    if tensor.nbytes < _TELLING_BYTES:
-        return ""
-    elements = tensor.reshape(-1).view(torch.uint8).reshape(tensor.numel(), -1)
-    is_unwritten = (elements == fill).all(dim=1)
-    count, total = int(is_unwritten.sum()), tensor.numel()
-    if count == total:
-        return f"{name}: never written; all {total} elements are as before the call"
-    if tensor.element_size() == 1 or count < _MIN_UNWRITTEN_SHARE * total:
-        return ""
-    first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
-    return f"{name}: {count} of {total} elements never written; the first one is {first}"
+    found = []
+    for name, tensor in outputs.items():
+        if tensor.nbytes < _TELLING_BYTES:
+            continue
+        total = tensor.numel()
+        is_unwritten = (tensor.reshape(-1).view(torch.uint8).reshape(total, -1) == fill).all(dim=1)
+        count = int(is_unwritten.sum())
+        if count == total:
+            found.append(f"{name}: never written; all {total} elements are as before the call")
+        elif tensor.element_size() > 1 and count >= _MIN_UNWRITTEN_SHARE * total:
+            first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
+            found.append(f"{name}: {count} of {total} elements never written; the first one is {first}")
+    return found
 
 
 # -- checks from outside -------------------------------------------------------------------------------------
@@ -480,8 +469,7 @@ class BackgroundActivity:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._seconds = self._used_seconds = 0.0
-        self._since: tuple[float, _Usage] | None = None
-        """The begin of the observation, and what had been used until then."""
+        self._since: _Usage | None = None  # when the observation began
 
     def begin(self) -> None:
         """Wait until the worker is idle, and observe it from then on."""
@@ -494,9 +482,8 @@ class BackgroundActivity:
     def end(self) -> None:
         """Stop observing: the worker is about to get a request."""
         if self._since is not None:
-            self._seconds += time.monotonic() - self._since[0]
-            self._used_seconds += self._used().seconds_since(self._since[1])
-            self._since = None
+            seconds, used = self._usage().since(self._since)
+            self._seconds, self._used_seconds, self._since = self._seconds + seconds, self._used_seconds + used, None
 
     def check(self) -> None:
         """Decide, after the last reply of the worker."""
@@ -521,17 +508,17 @@ class BackgroundActivity:
     def _cores(self) -> float:
         return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
 
-    def _look(self, seconds: float) -> tuple[float, tuple[float, _Usage]]:
-        """Cores used during some time from now on; its end, and what was used until then."""
-        begin, before = time.monotonic(), self._used()
+    def _look(self, seconds: float) -> tuple[float, _Usage]:
+        """Cores used during some time from now on, and all use until its end."""
+        before = self._usage()
         time.sleep(seconds)
-        used, end = self._used(), time.monotonic()
-        return used.seconds_since(before) / (end - begin), (end, used)
+        taken, used = (after := self._usage()).since(before)
+        return used / taken, after
 
-    def _used(self) -> _Usage:
+    def _usage(self) -> _Usage:
         pids = [self._worker.pid, *self._worker.started()]
         waited = {thread: waited for pid in pids for thread, waited in _waited_ns(pid).items()}
-        return _Usage(cpu_seconds(pids), waited)
+        return _Usage(time.monotonic(), cpu_seconds(pids), waited)
 
 
 @attrs.frozen
@@ -542,16 +529,16 @@ class _Usage:
     microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
     """
 
+    at: float
+    """Seconds of the monotonic clock."""
     ran_seconds: float
     waited_ns: Mapping[str, int]
 
-    def seconds_since(self, before: _Usage) -> float:
-        """The use since then. Threads count if both have them: a list may miss some while others end."""
-        waited = sum(
-            ns - before.waited_ns[thread] for thread, ns in self.waited_ns.items() if thread in before.waited_ns
-        )
+    def since(self, before: _Usage) -> tuple[float, float]:
+        """The seconds, and those of use, since then. Threads count if both have them: a list may miss some."""
+        waited = sum(ns - before.waited_ns.get(thread, ns) for thread, ns in self.waited_ns.items())
         ran = max(self.ran_seconds - before.ran_seconds, 0.0)
-        return ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
+        return self.at - before.at, ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
 
 
 def _waited_ns(pid: int) -> dict[str, int]:

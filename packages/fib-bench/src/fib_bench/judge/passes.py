@@ -40,7 +40,7 @@ from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
 from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply, cpu_seconds
-from .prepared import GENERATED, InputSet, PreparedWorkload, fill, write_tensors
+from .prepared import GENERATED, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.25  # without an answer, after which the judge looks whether the worker lives
 _HOST_CALLS = 16  # of a pass that the host launches beside a device: each takes as long as several others
@@ -507,16 +507,15 @@ class Verification:
         return True
 
     def _compare_one(self, inputs: torch.Tensor, outputs: torch.Tensor, expected: torch.Tensor) -> None:
-        layout, prepared = self._function.layout, self._prepared
-        check = prepared.checker.check(layout, inputs, expected, config=prepared.timed_config)
-        item = InputSet(GENERATED, inputs, expected, check, prepared.checker)
+        layout, config = self._function.layout, self._prepared.timed_config
+        item = self._prepared.checker.input_set(GENERATED, layout, inputs, expected, config=config)
         try:
             self._function.compare(item, outputs, "timed calls")
         except Rejected as error:
             self._reject(error)
         self.precision.record(layout.output_tensors(outputs[None]), layout.output_tensors(expected[None]))
-        if check.trials:
-            self._observed.append(item.observe(layout, outputs))
+        if item.check.trials:
+            self._observed.append(item.observe(outputs))
 
     def _reject(self, error: Rejected) -> None:
         """Raise; a capture may have missed work, and then eager calls decide."""

@@ -20,7 +20,6 @@ from ..events import Phase
 from ..inputs.generation import (
     InputValues,
     PaddedDraw,
-    ProblemGenerator,
     Value,
     distributions_of,
     draw_padded_calls,
@@ -35,14 +34,13 @@ from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
-from ..worker.client import Worker, WorkerLost
+from ..worker.client import WorkerLost
 from .device import DeviceContext, total_bytes
 from .functions import BoundFunction, Rejected
 from .prepared import (
     GENERATED,
     MOVED,
     InputSet,
-    OtherScalars,
     OutputChecker,
     PaddedCalls,
     PreparedWorkload,
@@ -83,45 +81,39 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
     return int(max(2, min(_MAX_SLOTS[device.type], room // max(size_bytes, 1))))
 
 
-@attrs.define(kw_only=True)
 class Preparation:
-    """The making of one prepared workload."""
+    """The making of one prepared workload, whose blobs are in the data set's folder.
 
-    definition: Definition
-    workload: Workload
-    root: Path | None
-    """The data set's folder, for blobs."""
-    run: BenchmarkConfig
-    config: ResolvedEvalConfig
-    """The definition's settings, as the evaluator would have them."""
-    evaluator: Evaluator
-    baselines: Baselines
-    context: DeviceContext
-    worker: Worker = attrs.field(init=False)
-    """Of the reference."""
-    _recorded: Workload = attrs.field(init=False)
-    """The workload as the data set has it."""
-    _generator: ProblemGenerator = attrs.field(init=False)
-    _given: Mapping[str, torch.Tensor] = attrs.field(init=False)
-    """The inputs that the generator has made for the first set."""
-    _deadline: float = attrs.field(init=False, default=0.0)
-    _checker: OutputChecker = attrs.field(init=False)
+    Raises:
+        InputError: The inputs cannot be made.
+        OutputsUndefined: The reference gives NaN for most of an output.
+        EvaluatorFailed: The evaluator raised.
+        Rejected: The reference raised, or is not deterministic.
+        WorkerLost: The worker of the reference ended.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        workload: Workload,
+        evaluator: Evaluator,
+        run: BenchmarkConfig,
+        baselines: Baselines,
+        context: DeviceContext,
+        root: Path | None,
+    ) -> None:
+        self.definition, self.workload, self.evaluator = definition, workload, evaluator
+        self.run, self.baselines, self.context, self.root = run, baselines, context, root
+        self.config = evaluator.settings(run.resolve_eval_config(definition))
+        self.worker = baselines.worker(REFERENCE, definition).worker
+        self._deadline = context.seconds() + _REFERENCE_SECONDS
+        with refusing(definition, workload):
+            self._generator, self._recorded = generator_of(definition), workload
+        self._given = self._generate_first()
+        self._checker: OutputChecker
 
     def prepare(self) -> PreparedWorkload:
-        """Make inputs and expected outputs.
-
-        Raises:
-            InputError: The inputs cannot be made.
-            OutputsUndefined: The reference gives NaN for most of an output.
-            EvaluatorFailed: The evaluator raised.
-            Rejected: The reference raised, or is not deterministic.
-            WorkerLost: The worker of the reference ended.
-        """
-        self.worker = self.baselines.worker(REFERENCE, self.definition).worker
-        self._deadline = self.context.seconds() + _REFERENCE_SECONDS
-        with refusing(self.definition, self.workload):
-            self._generator, self._recorded = generator_of(self.definition), self.workload
-        self._given = self._generate_first()
+        """Make inputs and expected outputs."""
         made = self._inputs(0, "normal")
         values, recorded = made.values, self.workload.axes
         self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
@@ -235,9 +227,7 @@ class Preparation:
             if is_in_new_process:
                 worker.build()
             with BoundFunction(worker.worker, layout, 1, self.context) as function:
-                memory = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.context.device)
-                layout.pack(request, memory)
-                found = layout.output_tensors(function.call(memory))
+                found = layout.output_tensors(function.call(layout.pack(request, self.context.device)))
         except (Rejected, WorkerLost) as error:
             self._refuse(f"failed: {error}")
         for name, value in found.items():
@@ -253,16 +243,13 @@ class Preparation:
     # -- expected outputs ------------------------------------------------------------------------
 
     def _expect(self, function: BoundFunction, distribution: str, values: Mapping[str, Value]) -> InputSet:
-        inputs = torch.zeros(function.layout.input_bytes, dtype=torch.uint8, device=self.context.device)
-        function.layout.pack(values, inputs)
-        return self._expect_packed(function, distribution, inputs)
+        return self._expect_packed(function, distribution, function.layout.pack(values, self.context.device))
 
     def _expect_packed(self, function: BoundFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
         expected = function.call(inputs)
         config = None if distribution in _TYPICAL else _leniently(self.config)
         again = partial(function.call, inputs)
-        check = self._checker.check(function.layout, inputs, expected, config=config, again=again)
-        return InputSet(distribution, inputs, expected, check, self._checker)
+        return self._checker.input_set(distribution, function.layout, inputs, expected, config=config, again=again)
 
     def _expect_redrawn(
         self, function: BoundFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
@@ -274,8 +261,7 @@ class Preparation:
     def _normal_sets(self, function: BoundFunction, values: Mapping[str, Value]) -> list[InputSet]:
         """The sets of normal values; the check of the first one is what later checks refer to."""
         first = self._expect(function, "normal", values)
-        outputs = function.layout.output_tensors(first.expected)
-        raise_if_mostly_undefined(self.definition.name, self.workload.uuid, outputs)
+        raise_if_mostly_undefined(self.definition.name, self.workload.uuid, first.outputs)
         self._checker = attrs.evolve(self._checker, first=first.check)
         if not self.evaluator.is_random:
             self._check_determinism(function, first)
@@ -286,7 +272,7 @@ class Preparation:
         return sets
 
     def _check_determinism(self, function: BoundFunction, item: InputSet) -> None:
-        problems = item.compare(function.layout, function.call(item.inputs)).problems
+        problems = item.compare(function.call(item.inputs)).problems
         if problems:
             first = "; ".join(problem.splitlines()[0] for problem in problems)
             problem = (
@@ -386,8 +372,8 @@ class Preparation:
         self._checker = prepared.checker
         if item is None:
             return
-        if item.compare(layout, prepared.trials[0].expected).problems:
-            prepared.scalars.append(OtherScalars(layout, item, others))
+        if item.compare(prepared.trials[0].expected).problems:
+            prepared.scalars.append((item, others))
         else:
             prepared.left_out[name] = "the outputs do not depend on it"
 

@@ -44,16 +44,17 @@ class OutputChecker:
     first: Check | None = None
     """The check of the first input set, which later checks may refer to."""
 
-    def check(
+    def input_set(
         self,
+        distribution: str,
         layout: CallLayout,
         inputs: torch.Tensor,
         expected: torch.Tensor,
         *,
         config: ResolvedEvalConfig | None = None,
         again: Callable[[], torch.Tensor] | None = None,
-    ) -> Check:
-        """Make the check of an input set; `again` calls the reference on the inputs once more.
+    ) -> InputSet:
+        """Make an input set with its check; `again` calls the reference on the inputs once more.
 
         Settings are given for inputs of another distribution than the first set.
         """
@@ -67,7 +68,7 @@ class OutputChecker:
             first=self.first,
             is_like_first=self.first is not None and config is None,
         )
-        return self.guarded(lambda: self.evaluator.check(case))
+        return InputSet(distribution, layout, inputs, expected, self.guarded(lambda: self.evaluator.check(case)), self)
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the outputs of many calls together."""
@@ -89,6 +90,7 @@ class InputSet:
     """One set of inputs with its expected outputs. It never leaves the judge."""
 
     distribution: str
+    layout: CallLayout
     inputs: torch.Tensor
     """``[bytes]``, laid out like a slot."""
     expected: torch.Tensor
@@ -96,14 +98,19 @@ class InputSet:
     check: Check
     checker: OutputChecker
 
-    def compare(self, layout: CallLayout, outputs: torch.Tensor) -> Verdict:
+    @property
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """The expected outputs by name."""
+        return self.layout.output_tensors(self.expected)
+
+    def compare(self, outputs: torch.Tensor) -> Verdict:
         """Compare the outputs in a slot with the expected ones."""
-        found, expected = layout.output_tensors(outputs), layout.output_tensors(self.expected)
+        found, expected = self.layout.output_tensors(outputs), self.outputs
         return self.checker.guarded(lambda: self.check.compare(found, expected))
 
-    def observe(self, layout: CallLayout, outputs: torch.Tensor) -> Observation:
+    def observe(self, outputs: torch.Tensor) -> Observation:
         """Copy the outputs in a slot, to be judged with those of other calls."""
-        return Observation(self.check, layout.output_tensors(outputs.clone()))
+        return Observation(self.check, self.layout.output_tensors(outputs.clone()))
 
 
 @attrs.frozen(eq=False)
@@ -118,18 +125,9 @@ class PaddedCalls:
         """The inputs of the calls; `is_poisoned`: with numbers that are not pages behind the total."""
         base = prepared.layout.input_tensors(prepared.trials[0].inputs)
         for draw, exact in self.calls:
-            memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=exact.expected.device)
-            self.layout.pack({**base, **(draw.poisoned if is_poisoned else draw.stale)}, memory)
-            yield draw, attrs.evolve(exact, inputs=memory)
-
-
-@attrs.frozen(eq=False)
-class OtherScalars:
-    """A call with other scalars: a solution that ignores their values is wrong for every other caller."""
-
-    layout: CallLayout
-    item: InputSet
-    values: Mapping[str, float]
+            given = {**base, **(draw.poisoned if is_poisoned else draw.stale)}
+            inputs = self.layout.pack(given, exact.expected.device)
+            yield draw, attrs.evolve(exact, layout=self.layout, inputs=inputs)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -168,8 +166,8 @@ class PreparedWorkload:
     """Other kept integers after pages have moved between requests, as in the trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
-    scalars: list[OtherScalars] = attrs.field(factory=list)
-    """Calls with other scalars, for which the reference has other finite outputs."""
+    scalars: list[tuple[InputSet, Mapping[str, float]]] = attrs.field(factory=list)
+    """Calls with other scalars, for which the reference has other finite outputs: wrong if a solution ignores them."""
     padded: PaddedCalls | None = None
     """Calls with padded indices; None if the definition has none, or the reference is too slow."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
@@ -196,7 +194,7 @@ class PreparedWorkload:
     @property
     def structural_outputs(self) -> list[str]:
         """Outputs that other generated values do not change: they depend on structural integers alone."""
-        one, other = (self.layout.output_tensors(item.expected) for item in (self.trials[0], self.generated))
+        one, other = self.trials[0].outputs, self.generated.outputs
         return [name for name in one if torch.equal(_bytes(one[name]), _bytes(other[name]))]
 
     @property
@@ -210,7 +208,7 @@ class PreparedWorkload:
             "synthesized_inputs": list(self.synthesized),
             "enlarged_axes": dict(self.enlarged),
             "kept_integers": dict(self.kept_integers),
-            "other_scalars": {name: value for other in self.scalars for name, value in other.values.items()},
+            "other_scalars": {name: value for _, values in self.scalars for name, value in values.items()},
             "constant_inputs": dict(self.constant),
             "left_out": self.left_out,
         }
@@ -243,13 +241,12 @@ class PreparedWorkload:
     def _ignores_inputs(self, name: str) -> bool:
         """Whether the first set's answer passes on all sets, and there are some with other inputs."""
         first, *others = self.trials
-        found = self.layout.output_tensors(first.expected)[name]
-        checks = [
-            (item.check.parts[name], self.layout.output_tensors(item.expected)[name])
-            for item in others
-            if found.numel() and not torch.equal(item.inputs, first.inputs)
-        ]
-        return bool(checks) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
+        found = first.outputs[name]
+        if not found.numel():
+            return False
+        others = [item for item in others if not torch.equal(item.inputs, first.inputs)]
+        checks = ((item.check.parts[name], item.outputs[name]) for item in others)
+        return bool(others) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
 
 
 # -- generated inputs in memory of the judge -----------------------------------------------------------------

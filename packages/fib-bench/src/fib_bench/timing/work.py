@@ -135,7 +135,8 @@ def _attention(call: _Call, declared: _Declaration) -> Work:
 
     Keys that several sequences share are read once. Queries without a key are neither read nor written.
     """
-    tokens, queries = _keys_of_sequences(call), _queries_of_sequences(call)
+    tokens = _keys_of_sequences(call)
+    queries = call.integers("qo_indptr").diff() if "qo_indptr" in call.definition.inputs else torch.ones_like(tokens)
     if "causal" in call.definition.name:  # the last query sees all keys
         rows = torch.minimum(queries, tokens)
         visible = (rows * (2 * tokens - rows + 1)).sum() // 2
@@ -182,12 +183,6 @@ def _keys_of_sequences(call: _Call) -> torch.Tensor:
         return entries * size
     last = call.integers("kv_last_page_len")[: len(entries)]
     return torch.where(entries > 0, (entries - 1) * size + last, 0)
-
-
-def _queries_of_sequences(call: _Call) -> torch.Tensor:
-    if "qo_indptr" in call.definition.inputs:
-        return call.integers("qo_indptr").diff()
-    return torch.ones_like(call.integers("kv_indptr")[1:])
 
 
 def _distinct_tokens(call: _Call, tokens: torch.Tensor, is_read: torch.Tensor) -> int:
