@@ -23,7 +23,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from enum import Enum
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
@@ -37,13 +36,11 @@ from fib_schema.files import private_folder
 from ..events import Phase, PhaseTimer
 from ..sandbox.syscalls import free_memory_bytes
 from ..timing.work import Peaks
-from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 """Another folder of locks, for containers that share a device but not a cache."""
 _NOTICE_SECONDS = 10.0
-_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ENOUGH_SHARE = 0.25  # of the device
 _HELD_SECONDS = 60.0
 _WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.05  # other judges finish a workload meanwhile
@@ -51,12 +48,6 @@ _INTERVAL_SECONDS = 0.01  # between two readings of the clock
 _KEPT = 10_000  # of the newest readings, at least: 100 s
 _SLOW = 0.95  # below this share of the highest clock seen, the device is throttled
 _SLOWDOWNS = 0x8 | 0x40 | 0x80 | 0x20  # NVML's reasons: HW slowdown, HW thermal, HW power brake, SW thermal
-
-
-class _Mode(Enum):
-    NONE = fcntl.LOCK_UN
-    SHARED = fcntl.LOCK_SH
-    ALONE = fcntl.LOCK_EX
 
 
 class DeviceLock:
@@ -72,7 +63,7 @@ class DeviceLock:
     def __init__(self, path: Path, phases: PhaseTimer | None = None) -> None:
         self._path, self._lock, self._phases = path, _open(path), phases or PhaseTimer()
         self._queue = _open(path.with_suffix(".queue"))
-        self._mode = self._wanted = _Mode.NONE
+        self._mode = self._wanted = fcntl.LOCK_UN
         self._is_kept = False
         self.waited_seconds = 0.0
         """The sum of all waits for other judges."""
@@ -85,12 +76,12 @@ class DeviceLock:
     @property
     def is_alone(self) -> bool:
         """Whether this judge holds the lock alone."""
-        return self._mode is _Mode.ALONE
+        return self._mode == fcntl.LOCK_EX
 
     @property
     def is_shared(self) -> bool:
         """Whether this judge shares the lock."""
-        return self._mode is _Mode.SHARED
+        return self._mode == fcntl.LOCK_SH
 
     @property
     def is_wanted(self) -> bool:
@@ -102,15 +93,15 @@ class DeviceLock:
 
     def sharing(self) -> AbstractContextManager[None]:
         """Share the lock during a block."""
-        return self._held_as(_Mode.SHARED)
+        return self._held_as(fcntl.LOCK_SH)
 
     def apart(self) -> AbstractContextManager[None]:
         """Do not hold the lock during a block."""
-        return self._held_as(_Mode.NONE)
+        return self._held_as(fcntl.LOCK_UN)
 
     def alone(self) -> AbstractContextManager[None]:
         """Hold the lock alone during a block."""
-        return self._held_as(_Mode.ALONE)
+        return self._held_as(fcntl.LOCK_EX)
 
     def keep(self, is_kept: bool) -> None:
         """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
@@ -119,10 +110,10 @@ class DeviceLock:
 
     def give_way(self) -> None:
         """Let those who wait go first, and share the lock again."""
-        self._change(_Mode.SHARED)
+        self._change(fcntl.LOCK_SH)
 
     @contextmanager
-    def _held_as(self, mode: _Mode) -> Iterator[None]:
+    def _held_as(self, mode: int) -> Iterator[None]:
         before = self._wanted
         self._want(mode)
         try:
@@ -130,23 +121,23 @@ class DeviceLock:
         finally:
             self._want(before)
 
-    def _want(self, wanted: _Mode) -> None:
+    def _want(self, wanted: int) -> None:
         self._wanted = wanted
-        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
-        if mode is not self._mode:
+        mode = fcntl.LOCK_SH if self._is_kept and wanted == fcntl.LOCK_UN else wanted
+        if mode != self._mode:
             self._change(mode)
 
-    def _change(self, mode: _Mode) -> None:
+    def _change(self, mode: int) -> None:
         """Release the lock first: two judges that share it and want it alone would wait for each other."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self._mode = _Mode.NONE
-        if mode is _Mode.NONE:
+        self._mode = fcntl.LOCK_UN
+        if mode == fcntl.LOCK_UN:
             return
         begin = time.monotonic()
         with self._phases.during(Phase.WAIT):
             self._wait(self._queue, fcntl.LOCK_EX)
             try:
-                self._wait(self._lock, mode.value)
+                self._wait(self._lock, mode)
             finally:
                 fcntl.flock(self._queue, fcntl.LOCK_UN)
         self._mode = mode
@@ -411,14 +402,13 @@ class DeviceContext:
     """Whether judges share the lock for all other work on the device, as on a CUDA device."""
     is_shared: bool = False
     """Whether this run has several judges on the device."""
-    is_cuda: bool = attrs.field(init=False)
-    """Whether the device is a CUDA device."""
     exclusive_seconds: float = attrs.field(init=False, default=0.0)
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)
 
-    @is_cuda.default
-    def _is_cuda(self) -> bool:
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
         return self.device.type == "cuda"
 
     def changed_settings(self) -> list[str]:
@@ -435,11 +425,6 @@ class DeviceContext:
     def seconds(self) -> float:
         """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
         return time.monotonic() - self.lock.waited_seconds
-
-    def trim(self) -> None:
-        """Give freed memory that torch holds back to a CUDA device, for its other judges and workers, if it is much."""
-        if self.is_cuda:
-            release_unused(self.device, _MAX_UNUSED_BYTES)
 
     # -- workers that end ------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ from ..plan import DefinitionPlan, Skip
 from ..temporary_folders import raise_if_disk_full
 from ..timing.handshake import native
 from ..timing.work import theoretical_peaks
+from ..transport.arenas import release_unused
 from ..worker.client import ForkServerClient, WorkerLost
 from .device import (
     DeviceContext,
@@ -83,6 +84,7 @@ SHARE_OF_FREE_MEMORY = 0.7
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
 _PADDED_SLOTS = 2
+_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ROOM_SECONDS = 120.0  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
@@ -254,7 +256,8 @@ class Judge:
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
         self._cache_key = part.cache_key
-        limit = self._memory_bytes()
+        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self.config.concurrency or 1)
+        limit = share if self.config.memory_bytes is None else min(self.config.memory_bytes, share)
         for block in self._blocks(part, limit):
             with self._room(part, block, limit):
                 yield from self._run_block(part, block)
@@ -303,10 +306,6 @@ class Judge:
             used += size
         if block:
             yield block
-
-    def _memory_bytes(self) -> int:
-        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self.config.concurrency or 1)
-        return share if self.config.memory_bytes is None else min(self.config.memory_bytes, share)
 
     @contextmanager
     def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
@@ -505,7 +504,7 @@ class SolutionRun:
 
     def _check(self, prepared: PreparedWorkload) -> _Checked | None:
         """Check outputs and warm up; None if a check that decides no verdict has cost the worker."""
-        candidate, phases, layout = self.candidate, self.context.phases, prepared.layout
+        candidate, phases = self.candidate, self.context.phases
         checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
@@ -513,24 +512,21 @@ class SolutionRun:
                     outputs = function.call(item.inputs, is_first=not index)
                 function.compare(item, outputs, where)
                 if item.distribution == "normal":
-                    found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))
-                    checked.precision.record(found, expected)
+                    expected = {name: tensor[None] for name, tensor in item.outputs.items()}
+                    checked.precision.record(item.layout.output_tensors(outputs[None]), expected)
             function.check_together(prepared)
             with phases.during(Phase.WARM_UP):
                 Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
             checked.printed = candidate.worker.printed()
-        self._check_scalars(prepared)
+        for item, values in prepared.scalars:
+            with BoundFunction(
+                candidate.worker, item.layout, 1, self.context, has_setup=candidate.has_setup
+            ) as function:
+                given = ", ".join(f"{name} = {value}" for name, value in values.items())
+                function.compare(item, function.call(item.inputs, is_first=True), f"with {given}")
         if prepared.padded is not None and not candidate.padding_problem:
             candidate.padding_problem = self._padding_problem(prepared, prepared.padded)
         return None if candidate.worker.is_closed else checked
-
-    def _check_scalars(self, prepared: PreparedWorkload) -> None:
-        """Check calls with other scalars; raises like `BoundFunction.compare`."""
-        worker, has_setup = self.candidate.worker, self.candidate.has_setup
-        for item, values in prepared.scalars:
-            with BoundFunction(worker, item.layout, 1, self.context, has_setup=has_setup) as function:
-                given = ", ".join(f"{name} = {value}" for name, value in values.items())
-                function.compare(item, function.call(item.inputs, is_first=True), f"with {given}")
 
     # -- padded indices --------------------------------------------------------------------------
     #
@@ -602,7 +598,8 @@ class SolutionRun:
             performance, flags = self._performance(function, item)
             candidate.worker.confirm()
             printed = item.printed + candidate.worker.printed()
-        self.context.trim()
+        if self.context.is_cuda:
+            release_unused(self.context.device, _MAX_UNUSED_BYTES)  # for its other judges and workers
         return self.recorder.evaluation(
             self.solution,
             EvaluationStatus.PASSED,
@@ -646,10 +643,9 @@ class SolutionRun:
         alone = nullcontext() if context.is_cuda else context.exclusive()  # there, each burst has the device alone
         with alone, context.phases.during(Phase.TIME):
             timed.time(self.settings.measure_seconds, activity)
-        with context.phases.during(Phase.AUDIT):
-            with context.no_device_work():
-                activity.check()
-            timed.timer.finish(timed.answer)
+        with context.phases.during(Phase.AUDIT), context.no_device_work():
+            activity.check()
+        timed.timer.finish(timed.answer)
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""

@@ -12,7 +12,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Self, TypeVar
 
@@ -27,14 +27,7 @@ from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
 from ..transport.slots import CallLayout, Slots
 from ..worker.client import ForkServerClient, Worker, WorkerLost
-from ..worker.outside_checks import (
-    NotPermitted,
-    memory_digest,
-    modified_text,
-    open_memory_files,
-    read_short,
-    seccomp_filters,
-)
+from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files, seccomp_filters
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
@@ -48,7 +41,6 @@ _STATUS_OF_FAILURE = {
     "tampered": EvaluationStatus.REWARD_HACK,
 }
 """The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""
-_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
 _LOOK_SECONDS = 0.003
 _SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
 _IDLE_CORES = 0.25
@@ -70,9 +62,7 @@ class Rejected(Exception):
 
     def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.comparisons = tuple(comparisons)
+        self.status, self.message, self.comparisons = status, message, tuple(comparisons)
 
 
 class NotCapturable(Exception):
@@ -95,20 +85,6 @@ def check_reply(reply: object, request: messages.WorkerRequest, answer: type[R])
     if not isinstance(reply, answer):
         raise WorkerLost(f"the worker answered {type(request).__name__} with {reply!r:.200}", is_forgery=True)
     return reply
-
-
-def ask(
-    worker: Worker,
-    context: DeviceContext,
-    request: messages.WorkerRequest,
-    answer: type[R],
-    *,
-    extra_seconds: float = 0.0,
-    descriptors: tuple[int, ...] = (),
-) -> R:
-    """Send a request to a worker, with file descriptors, and return its reply; raises like `check_reply`."""
-    seconds = context.begin_request() + extra_seconds
-    return check_reply(worker.request(request, descriptors, seconds=seconds), request, answer)
 
 
 class FunctionWorker:
@@ -151,11 +127,12 @@ class FunctionWorker:
             self.worker = self._server.spawn()
         self.worker.is_of_harness = self._request.solution is None
         self._is_used, self._is_built, self.is_sealed = True, False, False
-        with self.context.device_work():
-            self._open_device()
+        if self.context.is_cuda:
+            with self.context.device_work():
+                self._open_device()
         try:
             with self.context.no_device_work():  # it may compile
-                self.has_setup = ask(self.worker, self.context, self._request, messages.Built).has_setup
+                self.has_setup = self._ask(self._request, messages.Built).has_setup
         except Rejected as error:
             if error.status is EvaluationStatus.COMPILE_ERROR and not lacks_memory(error.message):
                 self._compile_error = error.message
@@ -169,17 +146,16 @@ class FunctionWorker:
         """
         if self.context.is_cuda:
             before = _filter_counts(self.worker)
-            ask(self.worker, self.context, messages.Seal(), messages.Done)
+            self._ask(messages.Seal(), messages.Done)
             after = _filter_counts(self.worker)
             self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
 
+    def _ask(self, request: messages.WorkerRequest, answer: type[R]) -> R:
+        return check_reply(self.worker.request(request, seconds=self.context.begin_request()), request, answer)
+
     def _open_device(self) -> None:
-        """Record digests of the native module of a CUDA worker before a solution is loaded."""
-        if not self.context.is_cuda:
-            return
-        opened = ask(self.worker, self.context, messages.OpenDevice(self._request), messages.DeviceOpened)
-        self.table = opened.table
-        self.table_digest = ""
+        """Record the digest of the native module's table before a solution is loaded."""
+        self.table, self.table_digest = self._ask(messages.OpenDevice(self._request), messages.DeviceOpened).table, ""
         with suppress(NotPermitted, ProcessLookupError):
             if self.table:
                 self.table_digest = memory_digest(self.worker.pid, self.table, TABLE_BYTES)
@@ -266,8 +242,9 @@ class BoundFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Ask the worker, see `ask`."""
-        return ask(self.worker, self.context, request, reply, extra_seconds=extra_seconds, descriptors=descriptors)
+        """Send a request to the worker, with file descriptors, and return its reply; raises like `check_reply`."""
+        seconds = self.context.begin_request() + extra_seconds
+        return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
 
     # -- single calls ----------------------------------------------------------------------------
 
@@ -516,9 +493,7 @@ class BackgroundActivity:
         return used / taken, after
 
     def _usage(self) -> _Usage:
-        pids = [self._worker.pid, *self._worker.started()]
-        waited = {thread: waited for pid in pids for thread, waited in _waited_ns(pid).items()}
-        return _Usage(time.monotonic(), cpu_seconds(pids), waited)
+        return _Usage(time.monotonic(), *self._worker.usage())
 
 
 @attrs.frozen
@@ -539,22 +514,3 @@ class _Usage:
         waited = sum(ns - before.waited_ns.get(thread, ns) for thread, ns in self.waited_ns.items())
         ran = max(self.ran_seconds - before.ran_seconds, 0.0)
         return self.at - before.at, ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
-
-
-def _waited_ns(pid: int) -> dict[str, int]:
-    """Nanoseconds that the threads of a process have waited in run queues; none where the kernel does not report it."""
-    waited = {}
-    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as entries:
-        for entry in entries:
-            with suppress(OSError):
-                waited[entry.path] = int(read_short(f"{entry.path}/schedstat").split()[1])
-    return waited
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """The processor time that some processes have used so far; one that has ended counts for nothing."""
-    nanoseconds = 0
-    for pid in pids:
-        with suppress(OSError):
-            nanoseconds += time.clock_gettime_ns(~pid << 3 | _SCHEDULED)
-    return nanoseconds / 1e9

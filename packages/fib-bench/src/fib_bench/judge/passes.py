@@ -39,7 +39,8 @@ from ..timing.handshake import native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
-from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply, cpu_seconds
+from ..worker.outside_checks import cpu_seconds
+from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply
 from .prepared import GENERATED, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.25  # without an answer, after which the judge looks whether the worker lives
@@ -133,6 +134,7 @@ class Passes:
     ) -> None:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
         self._module = native.open_native(function.context.device)
+        self.calls: int = min(function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
         self._pattern = SECRET.getrandbits(64)
         self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
@@ -144,6 +146,8 @@ class Passes:
         self._current: Sequence[int] = (0,)
         self._unseen: list[int] = []  # sets that no call has read yet: timed calls get them, or a memo would pay
         self.redraw()
+        places, slot = function.layout.outputs.values(), function.slots.outputs[0]
+        self._outputs = [(place.offset, tensor_in(slot, place).nbytes) for place in places]
         positions = {name: function.layout.message.inputs.index(slot) for name, slot in function.layout.inputs.items()}
         found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
         self._sealed = [recipe for recipe in found if recipe is not None][: native.MAX_INPUTS - len(recipes)]
@@ -162,11 +166,6 @@ class Passes:
         finally:
             os.close(descriptor)
         return page, native.Mailbox.from_buffer(page)
-
-    @property
-    def calls(self) -> int:
-        """Calls of a pass."""
-        return min(self._function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
 
     @property
     def changed_names(self) -> frozenset[str]:
@@ -340,10 +339,8 @@ class Passes:
         Shapes:
             outputs: ``[calls, bytes]``
         """
-        places = [
-            native.Output(source=outputs.data_ptr() + place.offset, target=0, bytes=tensor_in(outputs[0], place).nbytes)
-            for place in self._function.layout.outputs.values()
-        ]
+        begin = outputs.data_ptr()
+        places = [native.Output(source=begin + offset, target=0, bytes=size) for offset, size in self._outputs]
         call = native.call_of((), places, stride=outputs.stride(0))
         digests, unwritten = self._module.recompute(call, made.words, self._pattern, outputs.device)
         if digests != list(made.digests):
@@ -487,10 +484,9 @@ class Verification:
             expected = answer(inputs)
         if expected is None:
             return False
-        with self._function.context.phases.during(Phase.CHECK):
-            if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
-                for each in zip(inputs, outputs, expected, strict=True):
-                    self._compare_one(*each)
+        if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
+            for each in zip(inputs, outputs, expected, strict=True):
+                self._compare_one(*each)
         self.compared.update(sample for sample, _, _ in some)
         return True
 

@@ -125,7 +125,9 @@ class Preparation:
             trials = self._normal_sets(function, values)
             first, base = trials[0], trials[-1]
             with self.context.phases.during(Phase.INPUTS):
-                structure = Structure(self.definition, self.workload.axes, self._structural(values))
+                # integers of a generator may belong to each other, and structure to them
+                has_integers = any(self.definition.inputs[name].is_integer for name in self._given)
+                structure = Structure(self.definition, self.workload.axes, {} if has_integers else values)
                 redrawing = structure.redraw(_secret_generator())
             redraw = partial(self._redraw, structure, redrawing.changed, self._redrawn_names())
             if drawn := redraw():
@@ -175,10 +177,6 @@ class Preparation:
                 distribution=distribution,
                 given=self._generate(self._given, self.run.seed + index) if index else self._given,
             )
-
-    def _structural(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
-        """The inputs that may be redrawn as structure: none beside integers of a generator, which may belong to it."""
-        return {} if any(self.definition.inputs[name].is_integer for name in self._given) else values
 
     def _redraw(
         self, structure: Structure, integers: Sequence[str], generated: Sequence[str]
@@ -288,29 +286,28 @@ class Preparation:
         inputs = function.layout.input_tensors(moved)
         if not move_inputs(inputs):
             return {}
-        outputs, expected = (
-            function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)
-        )
-        return error_bounds(inputs, outputs, expected)
+        outputs = [function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)]
+        return error_bounds(inputs, *outputs)
 
     # -- generated inputs ------------------------------------------------------------------------
 
     def _generated(
         self, function: BoundFunction, base: InputSet, made: InputValues
-    ) -> tuple[Mapping[str, Recipe], Mapping[str, str], InputSet]:
+    ) -> tuple[dict[str, Recipe], dict[str, str], InputSet]:
         """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
 
         With all distributions mixed, if the reference has finite outputs for them; else with normal values.
         """
-        reason = ""
-        recipes: Mapping[str, Recipe] = {}
-        constant: Mapping[str, str] = {}
+        reason, recipes, constant = "", dict[str, Recipe](), dict[str, str]()
         for wanted in dict.fromkeys((distributions_of(self.definition, self.config.distributions), ("normal",))):
             recipes, constant = self._plan(made, wanted)
             if not recipes:
                 return {}, constant, base
+            inputs = base.inputs.clone()
+            fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
+            distribution = GENERATED if self._timed_config(recipes) else "normal"
             try:
-                item = self._expect_generated(function, base, recipes)
+                item = attrs.evolve(self._expect_packed(function, distribution, inputs), distribution=GENERATED)
             except (Rejected, WorkerLost) as error:
                 reason = f"the reference failed: {error}"
                 if self.context.is_cuda or function.worker.is_closed:
@@ -321,7 +318,7 @@ class Preparation:
             reason = "the reference gives NaN or infinity for generated values"
         return {}, {**constant, **dict.fromkeys(recipes, reason)}, base
 
-    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
+    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[dict[str, Recipe], dict[str, str]]:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
         recorded |= self._generator.parameters & self._given.keys()
@@ -338,12 +335,6 @@ class Preparation:
             del recipes[name]
             constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
         return recipes, constant
-
-    def _expect_generated(self, function: BoundFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
-        inputs = base.inputs.clone()
-        fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
-        distribution = GENERATED if self._timed_config(recipes) else "normal"
-        return attrs.evolve(self._expect_packed(function, distribution, inputs), distribution=GENERATED)
 
     def _timed_config(self, recipes: Mapping[str, Recipe]) -> ResolvedEvalConfig | None:
         """The settings by which timed calls are judged, if they are not those of typical values."""

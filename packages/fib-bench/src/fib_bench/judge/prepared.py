@@ -14,7 +14,7 @@ from fib_schema.strides import layout_extra
 from ..checking.comparison import OTHER_INPUTS, ZEROS, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
-from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
+from ..evaluators.protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import PaddedDraw, Value
 from ..inputs.recipes import native_inputs
@@ -59,16 +59,18 @@ class OutputChecker:
         Settings are given for inputs of another distribution than the first set.
         """
         tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
+        outputs = layout.output_tensors(expected)
         case = Case(
             definition=self.definition,
             inputs={name: tensors.get(name, self.others.get(name)) for name in self.definition.inputs},
-            expected=layout.output_tensors(expected),
+            expected=outputs,
             config=config or self.config,
             again=None if again is None else lambda: layout.output_tensors(again()),
             first=self.first,
             is_like_first=self.first is not None and config is None,
         )
-        return InputSet(distribution, layout, inputs, expected, self.guarded(lambda: self.evaluator.check(case)), self)
+        check = self.guarded(lambda: self.evaluator.check(case))
+        return InputSet(distribution, layout, inputs, expected, outputs, check, self)
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the outputs of many calls together."""
@@ -95,18 +97,15 @@ class InputSet:
     """``[bytes]``, laid out like a slot."""
     expected: torch.Tensor
     """``[bytes]``, laid out like a slot."""
+    outputs: Tensors
+    """The same by name."""
     check: Check
     checker: OutputChecker
 
-    @property
-    def outputs(self) -> dict[str, torch.Tensor]:
-        """The expected outputs by name."""
-        return self.layout.output_tensors(self.expected)
-
     def compare(self, outputs: torch.Tensor) -> Verdict:
         """Compare the outputs in a slot with the expected ones."""
-        found, expected = self.layout.output_tensors(outputs), self.outputs
-        return self.checker.guarded(lambda: self.check.compare(found, expected))
+        found = self.layout.output_tensors(outputs)
+        return self.checker.guarded(lambda: self.check.compare(found, self.outputs))
 
     def observe(self, outputs: torch.Tensor) -> Observation:
         """Copy the outputs in a slot, to be judged with those of other calls."""

@@ -331,14 +331,10 @@ class Timer:
         allowed = max(_FRESH_SHARE * fresh.latency_ns, _FRESH_EAGER_NS)
         if launch is Launch.DEVICE:
             allowed = min(_FRESH_SHARE * max(fresh.latency_ns - _TINY_NS, 0.0), _FRESH_NS)
-        return max(fresh.latency_ns - allowed - self._write_back_ns - cold.latency_ns, uneven_ns)
-
-    @property
-    def _write_back_ns(self) -> float:
-        """Nanoseconds for which inputs that were just made are written to memory while a call of *fresh* runs."""
+        # inputs that were just made are written to memory while a call of *fresh* runs, but for what waits in the cache
         cache_bytes = torch.cuda.get_device_properties(self._function.context.device).L2_cache_size
-        written = min(self._function.layout.size_bytes, cache_bytes) - cache_bytes // 4  # as much waits in the cache
-        return max(written, 0) / _WRITE_BACK_BYTES_PER_NS
+        written = max(min(self._function.layout.size_bytes, cache_bytes) - cache_bytes // 4, 0)
+        return max(fresh.latency_ns - allowed - written / _WRITE_BACK_BYTES_PER_NS - cold.latency_ns, uneven_ns)
 
     def compare_with(self, trusted: Timer | None) -> None:
         """Subtract no more than what passes without calls take in a trusted worker, and publish at least a least call.

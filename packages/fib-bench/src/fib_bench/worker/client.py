@@ -33,7 +33,7 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .outside_checks import descendants
+from .outside_checks import usage
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
@@ -139,9 +139,9 @@ class Worker:
     def _has_ended(self) -> bool:
         return self.pid in self._server.exits
 
-    def started(self) -> list[int]:
-        """Its descendants, and processes that have left a worker, which may have been this one."""
-        return descendants(self.pid, *self._server.processes, without=self._server.workers)
+    def usage(self) -> tuple[float, dict[str, int]]:
+        """The use of processors by it, its descendants, and processes that have left a worker, maybe this one."""
+        return usage(self.pid, *self._server.processes, without=self._server.workers)
 
     # -- requests ------------------------------------------------------------------------------------
 
