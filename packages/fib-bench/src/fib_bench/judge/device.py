@@ -402,14 +402,10 @@ class DeviceContext:
     """Whether judges share the lock for all other work on the device, as on a CUDA device."""
     is_shared: bool = False
     """Whether this run has several judges on the device."""
+    is_cuda: bool = attrs.field(init=False, default=attrs.Factory(lambda me: me.device.type == "cuda", takes_self=True))
     exclusive_seconds: float = attrs.field(init=False, default=0.0)
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether the device is a CUDA device."""
-        return self.device.type == "cuda"
 
     def changed_settings(self) -> list[str]:
         """Clocks, power limit and modes of the device that are not as they were when the judge started."""

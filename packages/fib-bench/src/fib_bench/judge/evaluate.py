@@ -44,7 +44,6 @@ from ..checking.precision import PrecisionWatch
 from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
-from ..evaluators.protocol import Evaluator
 from ..events import Evaluated, Event, Phase, PhaseTimer, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
@@ -137,7 +136,6 @@ class Judge:
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
         self._cache_key = ""  # of the plan that is being executed
-        self._evaluators: dict[str, Evaluator] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +146,7 @@ class Judge:
     def close(self) -> None:
         """End all workers."""
         self.context.settle()
-        if "baselines" in self.__dict__:
-            self.baselines.close()
+        self.baselines.close()
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
@@ -199,14 +196,8 @@ class Judge:
         except EvaluatorUnusable as error:
             raise EvaluatorFailed(definition.name, workload.uuid, error.evaluator, error.problem) from error
 
-    def _evaluator(self, definition: Definition) -> Evaluator:
-        """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
-        if definition.name not in self._evaluators:
-            self._evaluators[definition.name] = evaluator_for(definition, self.config.resolve_eval_config(definition))
-        return self._evaluators[definition.name]
-
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
-        evaluator = self._evaluator(definition)
+        evaluator = evaluator_for(definition, self.config.resolve_eval_config(definition))
         with self.context.device_work():
             made = Preparation(definition, workload, evaluator, self.config, self.baselines, self.context, self._root)
             return made.prepare()
@@ -258,8 +249,8 @@ class Judge:
         self._cache_key = part.cache_key
         share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self.config.concurrency or 1)
         limit = share if self.config.memory_bytes is None else min(self.config.memory_bytes, share)
-        for block in self._blocks(part, limit):
-            with self._room(part, block, limit):
+        for block, needed in self._blocks(part, limit):
+            with self._room(needed, limit):
                 yield from self._run_block(part, block)
             yield PhaseTimes(self.phases.take(), None if self._watch is None else self._watch.take_busy_seconds())
 
@@ -295,26 +286,26 @@ class Judge:
             if waiting:
                 yield Working(name, solution.name, next(iter(waiting.values())))
 
-    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
+    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[tuple[list[Workload], int]]:
+        """Workloads that fit into memory together, and the bytes that they take."""
         block, used = list[Workload](), 0
         for workload in part.workloads:
             size = self.workload_bytes(part.definition, workload)
             if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
-                yield block
+                yield block, used
                 block, used = [], 0
             block.append(workload)
             used += size
         if block:
-            yield block
+            yield block, used
 
     @contextmanager
-    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
+    def _room(self, needed: int, limit: int) -> Iterator[None]:
         """Wait until a block fits into memory that other judges of the device may still use.
 
         One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
         judge that waits does not share the device: the one that holds the memory could never time a pass.
         """
-        needed = sum(self.workload_bytes(part.definition, workload) for workload in block)
         if (self.config.concurrency or 1) == 1 or needed <= limit:
             yield
             return

@@ -140,11 +140,8 @@ class FunctionWorker:
         self._is_built = True
 
     def seal(self) -> None:
-        """Seal the worker of a CUDA device.
-
-        On the CPU honest functions start threads when they are called, and latencies are not ranked.
-        """
-        if self.context.is_cuda:
+        """Seal the worker of a CUDA device."""
+        if self.context.is_cuda:  # on the CPU honest functions start threads when they are called; it is not ranked
             before = _filter_counts(self.worker)
             self._ask(messages.Seal(), messages.Done)
             after = _filter_counts(self.worker)
@@ -306,10 +303,10 @@ class BoundFunction:
         verdict = item.compare(outputs)
         if verdict.problems:
             problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
-            verdict = attrs.evolve(verdict, problems=problems)
-        notes = [_SEEN_BY_SETUP] if self.has_setup else []
-        notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._prepared and self._prepared.hidden_from_setup else []
-        _raise_if_wrong(verdict, where, notes)
+            notes = [_SEEN_BY_SETUP] if self.has_setup else []
+            is_hidden = self.has_setup and self._prepared and self._prepared.hidden_from_setup
+            notes += [_HIDDEN_FROM_SETUP] if is_hidden else []
+            _raise_if_wrong(attrs.evolve(verdict, problems=problems), where, notes)
         self.comparisons += verdict.comparisons
 
     # -- many calls together ---------------------------------------------------------------------

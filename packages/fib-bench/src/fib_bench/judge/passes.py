@@ -217,19 +217,14 @@ class Passes:
     ) -> TimedPass:
         """Make one pass; one that the device launches is composed.
 
-        Args:
-            kind: What is called.
-            order: Which word is the key.
-            launch: Who launches the calls.
-            is_watched: Whether to look at the worker's threads, where the device launches the calls.
-            is_new: Whether each call gets structural integers that none has read.
+        `is_watched`: the worker's threads are observed where the device launches the calls. `is_new`: each call gets
+        structural integers that none has read.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
         is_cuda = self._function.context.is_cuda
         calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
-        structures = (
-            self._held if is_held else self._choose_structures(calls, is_new=is_new and kind == native.SOLUTION)
-        )
+        is_new = is_new and kind == native.SOLUTION
+        structures = self._held if is_held else self._choose_structures(calls, is_new=is_new)
         count = calls * (each := 2 if is_paired(kind, order, launch) else 1)
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
         drawn = [(next(secret) | 1, next(secret) | 1, next(secret) % _MAX_DELAY_NS) for _ in range(count)]
@@ -286,29 +281,19 @@ class Passes:
             places[name].copy_(value)
 
     def _run_clock(
-        self,
-        clock: native.Clock,
-        drawn: Sequence[tuple[int, int, int]],
-        launch: Launch,
-        seconds: float,
-        patience_ns: int = 0,
+        self, clock: native.Clock, words: Sequence[tuple[int, int, int]], launch: Launch, seconds: float, rest: int = 0
     ) -> bool:
-        """Time the calls of a pass, for each of which the judge waits at most some seconds.
+        """Time the calls of a pass, each within some seconds; the judge rests for nanoseconds once a call has begun.
 
         Returns whether the worker had to look whether its device has failed.
         """
         worker, context = self._function.worker, self._function.context
-        request = RunCalls(native.NOTHING, False, 0)
+        on_device, request = launch is Launch.DEVICE, RunCalls(native.NOTHING, False, 0)
         address = ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
         while not self._module.run_clock(
-            address,
-            clock,
-            drawn,
-            patience_ns=patience_ns,
-            ends_on_device=launch is Launch.DEVICE,
-            slice_seconds=_SLICE_SECONDS,
+            address, clock, words, patience_ns=rest, ends_on_device=on_device, slice_seconds=_SLICE_SECONDS
         ):
             if clock.call != call:
                 call, since = clock.call, time.monotonic()
@@ -317,7 +302,7 @@ class Passes:
                 problem = "the worker answered before all calls of a pass had ended"
                 raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
-            if launch is Launch.DEVICE and not is_asked and time.monotonic() - since > _STALL_SECONDS:
+            if on_device and not is_asked and time.monotonic() - since > _STALL_SECONDS:
                 worker.post(request)  # a device that has failed is known at once
                 is_asked = True
             if time.monotonic() - since > seconds:
@@ -327,18 +312,14 @@ class Passes:
             if time.monotonic() - begin > context.timeout_seconds:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
-        if is_asked or launch is Launch.HOST:
+        if is_asked or not on_device:
             check_reply(worker.answer(seconds), request, Done)
         return is_asked
 
     # -- what the calls must have read and written ---------------------------------------------------
 
     def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
-        """Recompute the digests of a pass from copies of its outputs; returns the calls that left poison there.
-
-        Shapes:
-            outputs: ``[calls, bytes]``
-        """
+        """Recompute the digests of a pass from copies of outputs, ``[calls, bytes]``; returns the calls with poison."""
         begin = outputs.data_ptr()
         places = [native.Output(source=begin + offset, target=0, bytes=size) for offset, size in self._outputs]
         call = native.call_of((), places, stride=outputs.stride(0))

@@ -84,12 +84,7 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
 class Preparation:
     """The making of one prepared workload, whose blobs are in the data set's folder.
 
-    Raises:
-        InputError: The inputs cannot be made.
-        OutputsUndefined: The reference gives NaN for most of an output.
-        EvaluatorFailed: The evaluator raised.
-        Rejected: The reference raised, or is not deterministic.
-        WorkerLost: The worker of the reference ended.
+    It raises `InputError`, `OutputsUndefined`, `EvaluatorFailed`, and `Rejected` or `WorkerLost` for the reference.
     """
 
     def __init__(
@@ -359,7 +354,7 @@ class Preparation:
         name, given = f"scalar {', '.join(others)}", {**values, **others}
         layout = layout_of(self.definition, self.workload.axes, given)
         self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
-        item = self._try(prepared, name, partial(self._expect_other_scalars, layout, given))
+        item = self._try(prepared, name, partial(self._expect_apart, "scalars", layout, given))
         self._checker = prepared.checker
         if item is None:
             return
@@ -368,11 +363,11 @@ class Preparation:
         else:
             prepared.left_out[name] = "the outputs do not depend on it"
 
-    def _expect_other_scalars(self, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
-        """The call, unless the reference draws random numbers there, as dropout does where a switch says so."""
+    def _expect_apart(self, name: str, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
+        """A call in a slot of its own. With other scalars a reference may be random, as dropout is behind a switch."""
         with BoundFunction(self.worker, layout, 1, self.context) as function:
-            item = self._expect(function, "scalars", values)
-            if not self.evaluator.is_random:
+            item = self._expect(function, name, values)
+            if name == "scalars" and not self.evaluator.is_random:
                 self._check_determinism(function, item)
             return item
 
@@ -383,19 +378,13 @@ class Preparation:
         draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
         calls: list[tuple[PaddedDraw, InputSet]] = []
         for draw in draws:
-            make = partial(self._expect_padded, values, draw)
-            item = self._try(prepared, "padded", make, must_be_finite=False)
-            if item is None:
+            exact = {**values, **draw.exact}  # the reference gets the indices up to their total
+            make = partial(self._expect_apart, "padded", self._layout_of(exact), exact)
+            if (item := self._try(prepared, "padded", make, must_be_finite=False)) is None:
                 return
             calls.append((draw, item))
         if calls:
             prepared.padded = PaddedCalls(self._layout_of({**values, **draws[0].stale}), calls)
-
-    def _expect_padded(self, values: Mapping[str, Value], draw: PaddedDraw) -> InputSet:
-        """A call with padded indices; the reference gets the indices up to their total."""
-        exact = {**values, **draw.exact}
-        with BoundFunction(self.worker, self._layout_of(exact), 1, self.context) as function:
-            return self._expect(function, "padded", exact)
 
     def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
         found = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
@@ -439,12 +428,7 @@ def _finite_share(item: InputSet) -> float:
 
 
 def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEvalConfig, device: torch.device) -> int:
-    """About how much memory a prepared workload takes with the slots of one function.
-
-    Raises:
-        AxisError: An axis has no size.
-        InvalidField: The workload's layout is invalid.
-    """
+    """About how much memory a prepared workload takes with the slots of one function; raises like `call_bytes`."""
     size = call_bytes(definition, workload)
     sets = config.num_trials + len(config.distributions) + 2
     return size * (sets + slot_count(size, device))

@@ -37,10 +37,7 @@ _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 @attrs.frozen
 class EvaluationRecorder:
-    """Makes evaluations.
-
-    `baseline` is the name of the solution that speedups are quoted against.
-    """
+    """Makes evaluations; `baseline` is the name of the solution that speedups are quoted against."""
 
     environment: Environment
     where: Mapping[str, str]
@@ -94,10 +91,7 @@ class EvaluationRecorder:
         *,
         timing: Mapping[str, object] = _NO_FIELDS,
     ) -> Performance:
-        """The latency and the latencies that it is compared with.
-
-        `timing` has further fields of the timing.
-        """
+        """The latency and the latencies that it is compared with; `timing` has further fields of the timing."""
         others = timed.measurements()
         found = timed.timer.measurement()
         peaks, work = function.context.peaks, prepared.work

@@ -187,8 +187,7 @@ class Timer:
     def _confirm_reads(self, reads: Sequence[str]) -> None:
         """Compare replays, which have what a call has read from the device before, with eager calls.
 
-        Raises:
-            NotCapturable: They differ, or they would leave work to the host that is all of an output's.
+        `NotCapturable` if they differ, or would leave work to the host that is all of an output's.
         """
         function, where = self._function, ", ".join(reads[:_MOST_LINES])
         if names := self._prepared.structural_outputs:
@@ -635,11 +634,7 @@ class Interleaved:
     # -- answers ---------------------------------------------------------------------------------
 
     def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """Call the reference on several input sets, once more in a fresh worker if it fails; None if it fails again.
-
-        Shapes:
-            inputs: ``[calls, bytes]``, as is what is returned.
-        """
+        """Call the reference as `Answer` says, once more in a fresh worker if it fails; None if it fails again."""
         reason = ""
         for is_again in (False, True):
             try:

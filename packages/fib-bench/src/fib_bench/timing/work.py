@@ -45,10 +45,7 @@ class Work:
 def work_of(definition: Definition, axes: Mapping[str, int], values: Values | None = None) -> Work | None:
     """The least work of a call; None where nothing is declared for the op_type, or its inputs have other names.
 
-    Op_types whose work depends on the inputs have none without their values.
-
-    Returns:
-        Work that is certain only where it follows from the sizes.
+    Op_types whose work depends on the inputs have none without their values. Only work by sizes is certain.
     """
     declared = _declarations().get(definition.op_type)
     if declared is None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
@@ -185,20 +186,16 @@ class HostNative:
 
 
 class Native(HostNative):
-    """The native module, opened for the current CUDA device.
-
-    The image is a cubin for this device.
-    """
+    """The native module, opened for the current CUDA device with these properties; the image is a cubin for it."""
 
     is_host = False
 
-    def __init__(
-        self, library: ctypes.CDLL, image: bytes, *, multiprocessors: int, shared_bytes: int, flush_bytes: int
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, image: bytes, properties: Any) -> None:
         super().__init__(library)
+        flush_bytes = max(3 * properties.L2_cache_size // 2, 1 << 20)
         self.flush_lines = flush_bytes // _LINE_BYTES
-        shared = u32(shared_bytes - _FLUSH_STATIC_BYTES)
-        self._call("fib_open", image, u32(multiprocessors), shared, u64(flush_bytes))
+        shared = u32(properties.shared_memory_per_block_optin - _FLUSH_STATIC_BYTES)
+        self._call("fib_open", image, u32(properties.multi_processor_count), shared, u64(flush_bytes))
 
     @property
     def table_address(self) -> int:
@@ -252,9 +249,8 @@ class Native(HostNative):
     ) -> tuple[list[int], list[int]]:
         """Recompute digests from copies of outputs, with what their flushes must have found."""
         count = len(words)
-        given = torch.tensor([[ctypes.c_int64(word).value for word in each] for each in words], dtype=torch.int64).to(
-            device
-        )
+        signed = [[ctypes.c_int64(word).value for word in each] for each in words]
+        given = torch.tensor(signed, dtype=torch.int64).to(device)
         scratch = torch.empty(count * 2 * BLOCKS, dtype=torch.int64, device=device)
         found = torch.empty(count, dtype=torch.int64, device=device)
         counts = torch.zeros(count, dtype=torch.int32, device=device)
@@ -325,13 +321,7 @@ def open_native(device: torch.device) -> HostNative:
     if device.type == "cpu":
         return HostNative(_host_module())
     properties = torch.cuda.get_device_properties(device)
-    return Native(
-        _host_module(),
-        image_for(f"sm_{properties.major}{properties.minor}"),
-        multiprocessors=properties.multi_processor_count,
-        shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        flush_bytes=max(3 * properties.L2_cache_size // 2, 1 << 20),
-    )  # fmt: skip
+    return Native(_host_module(), image_for(f"sm_{properties.major}{properties.minor}"), properties)
 
 
 def _sources(name: str) -> dict[str, str]:
