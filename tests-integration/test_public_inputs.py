@@ -69,7 +69,7 @@ def _check_outputs(definition, keys):
         values = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in redrawn.items()}
         module = native.open_native(torch.device("cpu"))
         places = {name: (values[name].data_ptr(), redrawn[name].data_ptr()) for name in recipes}
-        module.refill(native.call_of([native_input(recipes[name], *each) for name, each in places.items()], ()), key)
+        module.refill([native_input(recipes[name], *each) for name, each in places.items()], [key])
         for found, old in zip(_outputs(definition, values), before, strict=True):
             assert (found.float().isfinite() | ~old.float().isfinite()).all()
             assert not torch.equal(found, old) or found.dtype == torch.int64 or not old.any()

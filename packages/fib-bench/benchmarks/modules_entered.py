@@ -1,8 +1,8 @@
 """Count of modules that one evaluation enters: modules of FIB in which `fib-bench run` calls a function.
 
 A profile hook in the driver and in the judge process sees each call of a Python function, but for those while a module
-is imported. A *move* is a call whose caller is in another module of FIB; the judge's loop that waits for a worker makes
-most of them, so that their number follows the time. Workers are not counted: they are other processes.
+is imported. A *move* is a call whose caller is in another module of FIB; requests to workers make most of them, so that
+their number follows that of timed passes. Workers are not counted: they are other processes.
 
 usage: python modules_entered.py [--device cpu] [--list]
 """

@@ -204,7 +204,7 @@ def make_judge(server, device_context):
     def make(root=None, **fields):
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
         judge = Judge(config, root=root, server=SharedServer(server))
-        judge.context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds, phases=judge.phases)
+        judge.context = attrs.evolve(device_context, timeout_seconds=judge.config.timeout_seconds, phases=judge.phases)
         judges.append(judge)
         return judge
 

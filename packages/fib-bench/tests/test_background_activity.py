@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from fib_bench.judge import functions
-from fib_bench.judge.functions import BackgroundActivity, Rejected, cpu_seconds
-from fib_bench.worker.outside_checks import descendants
+from fib_bench.judge.functions import BackgroundActivity, Rejected
+from fib_bench.worker.outside_checks import cpu_seconds, descendants
 from fib_schema import EvaluationStatus
 
 
@@ -41,11 +41,10 @@ class FakeMachine:
 
 @pytest.fixture
 def observe(monkeypatch):
-    def observe(*schedule):
+    def observe(*schedule, waited=lambda _: {}):
         machine = FakeMachine(*schedule)
         monkeypatch.setattr(functions, "time", machine)
-        monkeypatch.setattr(functions, "cpu_seconds", lambda _: machine.used())
-        worker = SimpleNamespace(pid=1, started=list)
+        worker = SimpleNamespace(usage=lambda: (machine.used(), waited(machine)))
         return BackgroundActivity(worker), machine
 
     return observe
@@ -57,11 +56,10 @@ def test_an_idle_worker_passes_at_once(observe):
     assert machine.now < 0.02
 
 
-def test_a_thread_that_a_list_missed_has_not_waited_since(observe, monkeypatch):
+def test_a_thread_that_a_list_missed_has_not_waited_since(observe):
     """It had waited for seconds before, on a busy machine."""
     lists = itertools.cycle([{"1": 7}, {"1": 7, "2": 3_000_000_000}])
-    monkeypatch.setattr(functions, "_waited_ns", lambda _: next(lists))
-    activity, _ = observe((0.0, 0.0))
+    activity, _ = observe((0.0, 0.0), waited=lambda _: next(lists))
     for _ in range(5):
         activity.begin()
         activity.end()
@@ -69,10 +67,9 @@ def test_a_thread_that_a_list_missed_has_not_waited_since(observe, monkeypatch):
 
 
 @pytest.mark.parametrize(("ran", "is_accused"), [(0.0005, False), (0.05, True)])
-def test_a_thread_that_wakes_up_for_a_moment_may_wait_for_a_processor(observe, monkeypatch, ran, is_accused):
+def test_a_thread_that_wakes_up_for_a_moment_may_wait_for_a_processor(observe, ran, is_accused):
     """One that always works gets a share of its processor, here a twentieth."""
-    activity, machine = observe((0.0, ran))
-    monkeypatch.setattr(functions, "_waited_ns", lambda _: {"1": int(machine.now * 0.95e9)})
+    activity, _ = observe((0.0, ran), waited=lambda machine: {"1": int(machine.now * 0.95e9)})
     with pytest.raises(Rejected, match="background activity") if is_accused else nullcontext():
         activity.check()
 

@@ -61,7 +61,7 @@ class TestCacheOwner:
 
         server = SimpleNamespace(spawn=Recorder)
         context = SimpleNamespace(
-            is_cuda=device != "cpu", request_seconds=1.0, device_work=nullcontext, no_device_work=nullcontext
+            is_cuda=device != "cpu", begin_request=lambda: 1.0, device_work=nullcontext, no_device_work=nullcontext
         )
         with pytest.raises(WorkerLost):
             FunctionWorker(server, build, context).build()

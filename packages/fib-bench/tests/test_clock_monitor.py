@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fib_bench.timing.device import ClockWatch, watch_clock
+from fib_bench.judge.device import ClockWatch, watch_clock
 
 GPU_IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 
@@ -17,7 +17,7 @@ def watched(monkeypatch):
     def make(*readings):
         left = list(readings)
         times = iter(range(100, 100 + len(readings)))
-        monkeypatch.setattr("fib_bench.timing.device.time", SimpleNamespace(monotonic=lambda: float(next(times))))
+        monkeypatch.setattr("fib_bench.judge.device.time", SimpleNamespace(monotonic=lambda: float(next(times))))
         watch = ClockWatch(lambda: left.pop(0))
         for _ in readings:
             watch.take_reading()
@@ -46,7 +46,7 @@ class TestSince:
         assert seconds_of(watch.since(seconds)) == found
 
     def test_forgets_the_oldest_readings(self, monkeypatch):
-        monkeypatch.setattr("fib_bench.timing.device._KEPT", 3)
+        monkeypatch.setattr("fib_bench.judge.device._KEPT", 3)
         watch = ClockWatch(lambda: (1500, 0))
         for _ in range(20):
             watch.take_reading()
@@ -94,7 +94,7 @@ class TestClock:
 
 def test_the_load_adds_up_over_the_time_between_readings(monkeypatch):
     times, loads = iter([100.0, 101.0, 103.0]), iter([50, 25])
-    monkeypatch.setattr("fib_bench.timing.device.time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("fib_bench.judge.device.time", SimpleNamespace(monotonic=lambda: next(times)))
     watch = ClockWatch(lambda: (1500, 0), lambda: next(loads))
     for _ in range(3):
         watch.take_reading()

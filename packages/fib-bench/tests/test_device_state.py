@@ -5,7 +5,7 @@
 import attrs
 import pytest
 import torch
-from fib_bench.timing.device import settings_of
+from fib_bench.judge.device import settings_of
 
 USUAL = {
     "application_clocks_mhz": (2619, 1980), "compute_mode": 0, "persistence": 1, "power_limit_mw": 700_000
@@ -43,7 +43,7 @@ class FakeNvml:
 @pytest.fixture
 def nvml(monkeypatch):
     device = FakeNvml()
-    monkeypatch.setattr("fib_bench.timing.device._nvml_of", lambda _: (device, "handle"))
+    monkeypatch.setattr("fib_bench.judge.device._nvml_of", lambda _: (device, "handle"))
     return device
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from fib_bench.judge.graph_safety import graph_fields
 from fib_bench.judge.passes import Sample
+from fib_bench.judge.timer import Timer
 
 from .samples import make_definition
 
@@ -33,7 +33,8 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
 def test_verified_replays_with_other_integers_are_safe(changed, timing, problem):
     inputs = {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]", "mask": "bool[m]"}
     definition = make_definition(inputs, {"y": "float32[n]"}, "def run(x, at, seen, mask): ...")
-    options = {"has_setup": False, "keeps_integers": False, **timing}
+    context = SimpleNamespace(is_cuda=True)
+    options = {"has_setup": False, "keeps_integers": False, "context": context, **timing}
     compared = Counter({Sample.PUBLISHED: options.pop("verified", 10), Sample.OTHER: 90})
     prepared = SimpleNamespace(
         layout=SimpleNamespace(inputs=inputs),
@@ -49,6 +50,7 @@ def test_verified_replays_with_other_integers_are_safe(changed, timing, problem)
         verification=SimpleNamespace(compared=compared),
     )
     is_padding_right = options.pop("is_padding_right", True)
-    found = graph_fields(SimpleNamespace(**options), prepared, timer, is_padding_right=is_padding_right)
+    timer._function, timer._prepared = SimpleNamespace(**options), prepared
+    found = Timer.graph_fields(timer, is_padding_right=is_padding_right)
     assert found["graph_safe"] is (not problem)
     assert problem in str(found.get("graph_unsafe_reason", ""))

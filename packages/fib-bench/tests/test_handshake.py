@@ -74,7 +74,7 @@ def generated(target):
 
 def inputs_of(key):
     made = torch.zeros(64)
-    module().refill(native.call_of([generated(made)], ()), key)
+    module().refill([generated(made)], [key])
     return made
 
 

@@ -40,9 +40,7 @@ class TestLayout:
         assert with_the_optional_one == 1024 + 256
 
     def test_what_was_packed_is_found_again(self):
-        memory = torch.zeros(LAYOUT.input_bytes, dtype=torch.uint8)
-        LAYOUT.pack(VALUES, memory)
-        found = LAYOUT.input_tensors(memory)
+        found = LAYOUT.input_tensors(LAYOUT.pack(VALUES, CPU))
         assert {name: tensor.tolist() for name, tensor in found.items()} == {"x": [0.0, 1.0, 2.0], "at": [7, 8]}
 
     def test_the_tensors_of_all_slots_at_once_share_their_memory(self):
@@ -56,8 +54,8 @@ class TestLayout:
 class TestSlots:
     def test_a_loaded_set_is_in_its_slots_only(self):
         with Slots(LAYOUT, 4, CPU) as slots:
-            slots.load(slice(None), torch.full((LAYOUT.input_bytes,), 1, dtype=torch.uint8))
-            slots.load(2, torch.full((LAYOUT.input_bytes,), 2, dtype=torch.uint8))
+            slots.inputs[:] = torch.full((LAYOUT.input_bytes,), 1, dtype=torch.uint8)
+            slots.inputs[2] = torch.full((LAYOUT.input_bytes,), 2, dtype=torch.uint8)
             assert [slot.unique().tolist() for slot in slots.inputs] == [[1], [1], [2], [1]]
             assert slots.inputs.shape == (4, LAYOUT.input_bytes)
 
@@ -70,7 +68,7 @@ class TestSlots:
                 Arena.attach(handle, descriptor, CPU)
                 for handle, descriptor in zip((message.inputs, message.outputs), descriptors, strict=True)
             ]
-            slots.load(1, torch.full((LAYOUT.input_bytes,), 9, dtype=torch.uint8))
+            slots.inputs[1] = torch.full((LAYOUT.input_bytes,), 9, dtype=torch.uint8)
             assert theirs[0].slots(3 + BASES)[1].unique().tolist() == [9]
             tensor_in(theirs[1].slots(3)[2], message.layout.outputs[1]).fill_(1.5)
             assert LAYOUT.output_tensors(slots.outputs[2])["total"].item() == 1.5
@@ -89,7 +87,7 @@ class TestSlots:
                 second.outputs.fill_(2)
                 assert (first.outputs.unique().tolist(), second.outputs.unique().tolist()) == ([1], [2])
             os.fstat(first.descriptors[0])
-            first.load(0, torch.full((LAYOUT.input_bytes,), 5, dtype=torch.uint8))
+            first.inputs[0] = torch.full((LAYOUT.input_bytes,), 5, dtype=torch.uint8)
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")

@@ -191,7 +191,7 @@ class TestMemory:
     @pytest.fixture
     def run(self, make_judge, monkeypatch):
         """Evaluate code on two workloads; `is_shared` as on a device with several judges."""
-        monkeypatch.setattr(evaluate, "wait_for_memory", lambda _: None)
+        monkeypatch.setattr(evaluate, "wait_for_memory", lambda *_: None)
 
         def run(code, *, is_shared):
             judge = make_judge()

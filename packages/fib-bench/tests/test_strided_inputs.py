@@ -43,9 +43,7 @@ LAYOUT = layout_of(GATHER, WORKLOAD.axes, make_inputs(GATHER, WORKLOAD, seed=0))
 
 
 def packed(layout, values):
-    memory = torch.zeros(layout.input_bytes, dtype=torch.uint8)
-    layout.pack(values, memory)
-    return memory
+    return layout.pack(values, CPU)
 
 
 def gaps(layout, memory):
@@ -108,7 +106,7 @@ class TestSlots:
     def test_several_slots_are_views_of_the_same_memory(self):
         values = make_inputs(GATHER, WORKLOAD, seed=0)
         with Slots(LAYOUT, 3, CPU) as slots:
-            slots.load(slice(None), packed(LAYOUT, values))
+            slots.inputs[:] = packed(LAYOUT, values)
             tensors = LAYOUT.input_tensors(slots.inputs)["k"]
             assert tensors.shape == (3, 6, 4, 8)
             assert torch.equal(tensors[2], values["k"])

@@ -19,12 +19,14 @@ import re
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from enum import Enum
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
@@ -33,40 +35,35 @@ from fib_schema.files import private_folder
 
 from ..events import Phase, PhaseTimer
 from ..sandbox.syscalls import free_memory_bytes
-from ..timing.device import ClockWatch, settings_of
 from ..timing.work import Peaks
-from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 """Another folder of locks, for containers that share a device but not a cache."""
 _NOTICE_SECONDS = 10.0
-_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ENOUGH_SHARE = 0.25  # of the device
 _HELD_SECONDS = 60.0
-_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.1  # other judges finish a workload meanwhile
-
-
-class _Mode(Enum):
-    NONE = fcntl.LOCK_UN
-    SHARED = fcntl.LOCK_SH
-    ALONE = fcntl.LOCK_EX
+_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.05  # other judges finish a workload meanwhile
+_INTERVAL_SECONDS = 0.01  # between two readings of the clock
+_KEPT = 10_000  # of the newest readings, at least: 100 s
+_SLOW = 0.95  # below this share of the highest clock seen, the device is throttled
+_SLOWDOWNS = 0x8 | 0x40 | 0x80 | 0x20  # NVML's reasons: HW slowdown, HW thermal, HW power brake, SW thermal
 
 
 class DeviceLock:
     """The lock of one device, for one judge.
 
-    Its file is made if it is not there; the queue has the same name with another suffix.
+    Its file is made if it is not there; the queue has the same name with another suffix. Waits count in `phases`.
 
     Raises:
         UnsafePath: Another user could replace the folder.
         OSError: A file cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, _open(path)
+    def __init__(self, path: Path, phases: PhaseTimer | None = None) -> None:
+        self._path, self._lock, self._phases = path, _open(path), phases or PhaseTimer()
         self._queue = _open(path.with_suffix(".queue"))
-        self._mode = self._wanted = _Mode.NONE
+        self._mode = self._wanted = fcntl.LOCK_UN
         self._is_kept = False
         self.waited_seconds = 0.0
         """The sum of all waits for other judges."""
@@ -79,12 +76,12 @@ class DeviceLock:
     @property
     def is_alone(self) -> bool:
         """Whether this judge holds the lock alone."""
-        return self._mode is _Mode.ALONE
+        return self._mode == fcntl.LOCK_EX
 
     @property
     def is_shared(self) -> bool:
         """Whether this judge shares the lock."""
-        return self._mode is _Mode.SHARED
+        return self._mode == fcntl.LOCK_SH
 
     @property
     def is_wanted(self) -> bool:
@@ -96,15 +93,15 @@ class DeviceLock:
 
     def sharing(self) -> AbstractContextManager[None]:
         """Share the lock during a block."""
-        return self._held_as(_Mode.SHARED)
+        return self._held_as(fcntl.LOCK_SH)
 
     def apart(self) -> AbstractContextManager[None]:
         """Do not hold the lock during a block."""
-        return self._held_as(_Mode.NONE)
+        return self._held_as(fcntl.LOCK_UN)
 
     def alone(self) -> AbstractContextManager[None]:
         """Hold the lock alone during a block."""
-        return self._held_as(_Mode.ALONE)
+        return self._held_as(fcntl.LOCK_EX)
 
     def keep(self, is_kept: bool) -> None:
         """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
@@ -113,10 +110,10 @@ class DeviceLock:
 
     def give_way(self) -> None:
         """Let those who wait go first, and share the lock again."""
-        self._change(_Mode.SHARED)
+        self._change(fcntl.LOCK_SH)
 
     @contextmanager
-    def _held_as(self, mode: _Mode) -> Iterator[None]:
+    def _held_as(self, mode: int) -> Iterator[None]:
         before = self._wanted
         self._want(mode)
         try:
@@ -124,24 +121,25 @@ class DeviceLock:
         finally:
             self._want(before)
 
-    def _want(self, wanted: _Mode) -> None:
+    def _want(self, wanted: int) -> None:
         self._wanted = wanted
-        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
-        if mode is not self._mode:
+        mode = fcntl.LOCK_SH if self._is_kept and wanted == fcntl.LOCK_UN else wanted
+        if mode != self._mode:
             self._change(mode)
 
-    def _change(self, mode: _Mode) -> None:
+    def _change(self, mode: int) -> None:
         """Release the lock first: two judges that share it and want it alone would wait for each other."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self._mode = _Mode.NONE
-        if mode is _Mode.NONE:
+        self._mode = fcntl.LOCK_UN
+        if mode == fcntl.LOCK_UN:
             return
         begin = time.monotonic()
-        self._wait(self._queue, fcntl.LOCK_EX)
-        try:
-            self._wait(self._lock, mode.value)
-        finally:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        with self._phases.during(Phase.WAIT):
+            self._wait(self._queue, fcntl.LOCK_EX)
+            try:
+                self._wait(self._lock, mode)
+            finally:
+                fcntl.flock(self._queue, fcntl.LOCK_UN)
         self._mode = mode
         self.waited_seconds += time.monotonic() - begin
 
@@ -162,9 +160,9 @@ class DeviceLock:
             print(f"waiting for device lock {self._path} (`fuser` shows its holder)", file=sys.stderr, flush=True)
 
 
-def lock_of(device: torch.device) -> DeviceLock:
+def lock_of(device: torch.device, phases: PhaseTimer | None = None) -> DeviceLock:
     """The lock of a device among the judges of this user, not yet held."""
-    return DeviceLock(_path_of(device, "lock"))
+    return DeviceLock(_path_of(device, "lock"), phases)
 
 
 @contextmanager
@@ -216,14 +214,15 @@ def available_bytes(device: torch.device) -> int:
     return free_memory_bytes()
 
 
-def wait_for_memory(device: torch.device) -> None:
-    """Wait until a quarter of a device is free, for half a minute at most.
+def wait_for_memory(device: torch.device, needed_bytes: float | None = None, seconds: float = _WAIT_SECONDS) -> None:
+    """Wait until so much of a device is free, a quarter of it unless that is given, but not for more than some seconds.
 
     A solution that runs out of memory beside other judges may fit once these have finished a workload. So its failure
     is not a verdict before it has waited for memory and failed again.
     """
-    end = time.monotonic() + _WAIT_SECONDS
-    while available_bytes(device) < _ENOUGH_SHARE * total_bytes(device) and time.monotonic() < end:
+    needed_bytes = _ENOUGH_SHARE * total_bytes(device) if needed_bytes is None else needed_bytes
+    end = time.monotonic() + seconds
+    while available_bytes(device) < needed_bytes and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 
@@ -235,6 +234,143 @@ def total_bytes(device: torch.device) -> int:
 def lacks_memory(message: str) -> bool:
     """Whether a worker's report of a failure names a lack of device memory; a solution can write such a report."""
     return "out of memory" in message.lower().replace("_", " ")  # as torch and as the driver say it
+
+
+# -- clocks and settings ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Reading:
+    """One reading of the device: its time on the monotonic clock, and NVML's reasons for a lower clock, as bits."""
+
+    seconds: float
+    sm_clock_mhz: int
+    reasons: int
+
+
+class ClockWatch:
+    """Reads the clock repeatedly, in a thread.
+
+    `read` gives the SM clock in MHz and NVML's throttle reasons; `read_load`, if it is known, the percentage of time in
+    which a kernel ran.
+    """
+
+    def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
+        self._read, self._read_load = read, read_load
+        self._busy_seconds = self._taken_seconds = 0.0
+        self._readings: list[Reading] = []
+        self._highest = 0
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fib-clock-watch", daemon=True)
+
+    def start(self) -> None:
+        """Take a reading, and start the thread."""
+        self.take_reading()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ends.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ends.wait(_INTERVAL_SECONDS):
+            self.take_reading()
+
+    def take_reading(self) -> None:
+        """Read once; the oldest readings are forgotten."""
+        reading = Reading(time.monotonic(), *self._read())
+        self._highest = max(self._highest, reading.sm_clock_mhz)
+        if self._read_load is not None and self._readings:
+            self._busy_seconds += self._read_load() / 100 * (reading.seconds - self._readings[-1].seconds)
+        self._readings.append(reading)
+        if len(self._readings) >= 2 * _KEPT:
+            self._readings = self._readings[-_KEPT:]  # a new list: other threads may be reading the old one
+
+    def take_busy_seconds(self) -> float | None:
+        """For how long a kernel has run on the device since the last call; None if that is not known."""
+        before, self._taken_seconds = self._taken_seconds, self._busy_seconds
+        return None if self._read_load is None else self._taken_seconds - before
+
+    def since(self, seconds: float) -> list[Reading]:
+        """The readings from a point of the monotonic clock on, and the last one before it."""
+        readings = self._readings
+        first = bisect_left(readings, seconds, key=attrgetter("seconds"))
+        return readings[max(first - 1, 0) :]
+
+    def was_throttled(self, seconds: float) -> bool:
+        """Whether the device was throttled at some time since then."""
+        least = _SLOW * self._highest
+        return any(each.reasons & _SLOWDOWNS or each.sm_clock_mhz < least for each in self.since(seconds))
+
+    def clock_mhz(self, seconds: float) -> int:
+        """The median clock since then."""
+        clocks = sorted(reading.sm_clock_mhz for reading in self.since(seconds))
+        return clocks[len(clocks) // 2] if clocks else 0
+
+
+def _nvml_of(device: torch.device) -> tuple[Any, object] | None:
+    """NVML and its handle of a CUDA device; None on the CPU and without NVML."""
+    if device.type == "cpu":
+        return None
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError:
+        return None
+
+
+def watch_clock(device: torch.device) -> ClockWatch | None:
+    """The monitor of a CUDA device; None on the CPU and without NVML."""
+    if (found := _nvml_of(device)) is None:
+        return None
+    nvml, handle = found
+
+    def read() -> tuple[int, int]:
+        clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        return clock, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+
+    def read_load() -> int:
+        return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+
+    try:
+        read_load()
+    except nvml.NVMLError:  # a part of a device (MIG) does not tell its load
+        return ClockWatch(read)
+    return ClockWatch(read, read_load)
+
+
+def settings_of(device: torch.device) -> dict[str, object]:
+    """The settings of a CUDA device, without those that it does not have or its driver does not tell; none on the CPU.
+
+    A worker cannot change settings, which outlive it, where the sandbox holds: NVIDIA's kernel driver asks for
+    ``CAP_SYS_ADMIN`` at each request (``NV_IS_SUSER`` in its open modules), which `sandbox.processes.drop_privileges`
+    drops, also for root, and NVML documents every such call as reserved for administrators. But these may have opened
+    application clocks and auto boost to all users (``nvidia-smi -acp UNRESTRICTED``), and the sandbox may be off. So
+    the judge reads the settings when it starts and after each workload, and flags latencies that were measured with
+    others. Locked clocks (``nvidia-smi -lgc``) cannot be read; the monitor sees the clocks that they lead to.
+    """
+    if (found := _nvml_of(device)) is None:
+        return {}
+    nvml, handle = found
+    readers: Mapping[str, Callable[[], object]] = {
+        "application_clocks_mhz": lambda: tuple(
+            int(nvml.nvmlDeviceGetApplicationsClock(handle, kind))
+            for kind in (nvml.NVML_CLOCK_MEM, nvml.NVML_CLOCK_GRAPHICS)
+        ),
+        "auto_boost": lambda: int(nvml.nvmlDeviceGetAutoBoostedClocksEnabled(handle)[0]),
+        "compute_mode": lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
+        "persistence": lambda: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
+        "power_limit_mw": lambda: int(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
+    }
+    settings: dict[str, object] = {}
+    for name, read in readers.items():
+        with suppress(nvml.NVMLError):
+            settings[name] = read()
+    return settings
 
 
 # -- the device of a judge -----------------------------------------------------------------------------------
@@ -266,15 +402,10 @@ class DeviceContext:
     """Whether judges share the lock for all other work on the device, as on a CUDA device."""
     is_shared: bool = False
     """Whether this run has several judges on the device."""
-    is_cuda: bool = attrs.field(init=False)
-    """Whether the device is a CUDA device."""
+    is_cuda: bool = attrs.field(init=False, default=attrs.Factory(lambda me: me.device.type == "cuda", takes_self=True))
     exclusive_seconds: float = attrs.field(init=False, default=0.0)
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)
-
-    @is_cuda.default
-    def _is_cuda(self) -> bool:
-        return self.device.type == "cuda"
 
     def changed_settings(self) -> list[str]:
         """Clocks, power limit and modes of the device that are not as they were when the judge started."""
@@ -290,11 +421,6 @@ class DeviceContext:
     def seconds(self) -> float:
         """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
         return time.monotonic() - self.lock.waited_seconds
-
-    def trim(self) -> None:
-        """Give freed memory that torch holds back to a CUDA device, for its other judges and workers, if it is much."""
-        if self.is_cuda:
-            release_unused(self.device, _MAX_UNUSED_BYTES)
 
     # -- workers that end ------------------------------------------------------------------------
 
@@ -323,6 +449,14 @@ class DeviceContext:
         if self.takes_turns:
             self.lock.keep(is_kept)
 
+    # -- requests --------------------------------------------------------------------------------
+
+    def begin_request(self) -> float:
+        """Finish this process's work on the device, and let other judges go first; returns the bound on the request."""
+        self.synchronize()
+        self.give_way()
+        return self.request_seconds
+
     @property
     def request_seconds(self) -> float:
         """The bound on a request that is sent now."""
@@ -333,17 +467,15 @@ class DeviceContext:
 
     def device_work(self) -> AbstractContextManager[None]:
         """Use the device during a block, beside other judges but not while one of them times a pass."""
-        return self._changing(self.lock.sharing()) if self.takes_turns else nullcontext()
+        return self.lock.sharing() if self.takes_turns else nullcontext()
 
     @contextmanager
     def no_device_work(self) -> Iterator[None]:
         """Let other judges time passes during a block, in which the worker compiles or is only observed."""
         self.settle()
-        if not self.takes_turns:
-            yield
-            return
-        self.synchronize()
-        with self._changing(self.lock.apart()):
+        if self.takes_turns:
+            self.synchronize()
+        with self.lock.apart() if self.takes_turns else nullcontext():
             yield
 
     def give_way(self) -> None:
@@ -351,8 +483,7 @@ class DeviceContext:
         if self.takes_turns and self.lock.is_shared and self.lock.is_wanted:
             self.settle()
             self.synchronize()
-            with self.phases.during(Phase.WAIT):
-                self.lock.give_way()
+            self.lock.give_way()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -362,19 +493,9 @@ class DeviceContext:
             yield
             return
         self.synchronize()
-        with self._changing(self.lock.alone()):
+        with self.lock.alone():
             begin = time.monotonic()
             try:
                 yield
             finally:
                 self.exclusive_seconds += time.monotonic() - begin
-
-    @contextmanager
-    def _changing(self, change: AbstractContextManager[None]) -> Iterator[None]:
-        """Count the waits at both ends of a block as such."""
-        with ExitStack() as stack:
-            with self.phases.during(Phase.WAIT):
-                stack.enter_context(change)
-            yield
-            with self.phases.during(Phase.WAIT):
-                stack.close()

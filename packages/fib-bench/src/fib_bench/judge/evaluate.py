@@ -14,11 +14,9 @@ computed once, not once per solution.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -43,19 +41,28 @@ from fib_schema.padded_indices import PADDED_INDICES
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
-from ..evaluators.protocol import Evaluator
-from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
+from ..events import Evaluated, Event, Phase, PhaseTimer, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
 from ..temporary_folders import raise_if_disk_full
-from ..timing.device import settings_of, watch_clock
-from ..timing.handshake.native import MAX_OUTPUTS
+from ..timing.handshake import native
 from ..timing.work import theoretical_peaks
+from ..transport.arenas import release_unused
 from ..worker.client import ForkServerClient, WorkerLost
-from .device import DeviceContext, available_bytes, extra_memory, identity_of, lacks_memory, lock_of, wait_for_memory
+from .device import (
+    DeviceContext,
+    available_bytes,
+    extra_memory,
+    identity_of,
+    lacks_memory,
+    lock_of,
+    settings_of,
+    wait_for_memory,
+    watch_clock,
+)
 from .functions import (
     BackgroundActivity,
     BoundFunction,
@@ -65,9 +72,9 @@ from .functions import (
     build_request,
     check_code,
 )
-from .graph_safety import graph_fields, padding_problem
+from .passes import Launch, Order, Passes
 from .prepare import Preparation, needed_bytes
-from .prepared import PreparedWorkload
+from .prepared import PaddedCalls, PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, log_of, of_processes, status_of
 from .timer import Baselines, Interleaved, Timer
 
@@ -75,7 +82,9 @@ SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
-_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
+_PADDED_SLOTS = 2
+_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
+_ROOM_SECONDS = 120.0  # other judges finish their blocks meanwhile
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
 
@@ -97,8 +106,7 @@ class Judge:
         baselines: Mapping[str, Solution] | None = None,
         server: ForkServerClient | None = None,
     ) -> None:
-        self._config = config
-        self._root = root
+        self.config, self._root = config, root
         try:
             is_cuda = parse_device(config.device) is not None
             self.environment: Environment = env_snapshot(config.device)
@@ -109,25 +117,25 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._watch = watch_clock(self.device) if is_cuda else None
+        self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
-        self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
+        self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
+        self.phases = PhaseTimer()
         self.context = DeviceContext(
             device=self.device,
             timeout_seconds=config.timeout_seconds,
             peaks=theoretical_peaks(self.device),
             watch=self._watch,
-            settings=settings_of(self.device) if is_cuda else {},
-            lock=lock_of(self.device),
+            settings=settings_of(self.device),
+            phases=self.phases,
+            lock=lock_of(self.device, self.phases),
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
-        self.phases = self.context.phases
         self._cache_key = ""  # of the plan that is being executed
-        self._evaluators: dict[str, Evaluator] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -138,14 +146,14 @@ class Judge:
     def close(self) -> None:
         """End all workers."""
         self.context.settle()
-        if "_baselines" in self.__dict__:
-            self._baselines.close()
+        self.baselines.close()
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
 
     @cached_property
-    def _baselines(self) -> Baselines:
+    def baselines(self) -> Baselines:
+        """The workers of the reference and the baseline of the definition that is evaluated."""
         return Baselines(self._server, self.context, self._baseline_solutions)
 
     # -- workloads -----------------------------------------------------------------------------
@@ -153,7 +161,7 @@ class Judge:
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
         """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
-            return needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
+            return needed_bytes(definition, workload, self.config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField):
             return 0
 
@@ -174,58 +182,43 @@ class Judge:
                     if not (self.context.is_shared and lacks_memory(str(error))):
                         raise
                 with self.context.device_work():  # other judges left too little memory: once more, after them
-                    self._baselines.close()
+                    self.baselines.close()
                 with self.phases.during(Phase.WAIT):
                     wait_for_memory(self.device)
                 return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
-            worker = self._baselines.reference_worker
+            worker = self.baselines.reference_worker
             log = str(error) if worker is None else log_of(str(error), worker)
-            self._baselines.close()
+            self.baselines.close()
             raise ReferenceFailed(definition.name, workload.uuid, log) from error
         except torch.OutOfMemoryError as error:
             raise InputError(definition.name, workload.uuid, "", f"its tensors do not fit: {error}") from error
         except EvaluatorUnusable as error:
             raise EvaluatorFailed(definition.name, workload.uuid, error.evaluator, error.problem) from error
 
-    def _evaluator(self, definition: Definition) -> Evaluator:
-        """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
-        if definition.name not in self._evaluators:
-            self._evaluators[definition.name] = evaluator_for(definition, self._config.resolve_eval_config(definition))
-        return self._evaluators[definition.name]
-
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
-        evaluator = self._evaluator(definition)
-        preparation = Preparation(
-            definition=definition,
-            workload=workload,
-            root=self._root,
-            run=self._config,
-            config=evaluator.settings(self._config.resolve_eval_config(definition)),
-            evaluator=evaluator,
-            baselines=self._baselines,
-            context=self.context,
-        )
+        evaluator = evaluator_for(definition, self.config.resolve_eval_config(definition))
         with self.context.device_work():
-            return preparation.prepare()
+            made = Preparation(definition, workload, evaluator, self.config, self.baselines, self.context, self._root)
+            return made.prepare()
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
         """Raise `InputError` for a workload that is invalid, that this machine cannot hold or no pass can time."""
-        problem = ""
         try:
-            needed = needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
+            needed = needed_bytes(definition, workload, self.config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         if needed > (free := available_bytes(self.device)) * SHARE_OF_FREE_MEMORY:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
-        if needed > free * SHARE_OF_FREE_MEMORY:
+        if len(definition.outputs) > native.MAX_OUTPUTS:
+            problem = f"it has {len(definition.outputs)} outputs; calls with at most {native.MAX_OUTPUTS} can be timed"
+        elif needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
-        if len(definition.outputs) > MAX_OUTPUTS:
-            problem = f"it has {len(definition.outputs)} outputs; calls with at most {MAX_OUTPUTS} can be timed"
-        if problem:
-            raise InputError(definition.name, workload.uuid, "", problem)
+        else:
+            return
+        raise InputError(definition.name, workload.uuid, "", problem)
 
     # -- solutions -----------------------------------------------------------------------------
 
@@ -240,21 +233,11 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        request = build_request(self._config.device, definition, solution, self._cache_key)
+        request = build_request(self.config.device, definition, solution, self._cache_key)
         with self.phases.during(Phase.START):
             candidate = FunctionWorker(self._server, request, self.context)
-        run = SolutionRun(
-            candidate=candidate,
-            definition=definition,
-            solution=solution,
-            config=self._config,
-            settings=self._config.resolve_eval_config(definition),
-            context=self.context,
-            baselines=self._baselines,
-            recorder=self._recorder,
-        )
         try:
-            for prepared, result in run.evaluate(workloads):
+            for prepared, result in SolutionRun(self, candidate, definition, solution).evaluate(workloads):
                 yield prepared.workload, result
         finally:
             self.context.kill(candidate.worker)
@@ -264,32 +247,28 @@ class Judge:
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
         self._cache_key = part.cache_key
-        limit = self._memory_bytes()
-        for block in self._blocks(part, limit):
-            with self._room(part, block, limit):
+        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self.config.concurrency or 1)
+        limit = share if self.config.memory_bytes is None else min(self.config.memory_bytes, share)
+        for block, needed in self._blocks(part, limit):
+            with self._room(needed, limit):
                 yield from self._run_block(part, block)
             yield PhaseTimes(self.phases.take(), None if self._watch is None else self._watch.take_busy_seconds())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-        prepared: list[PreparedWorkload] = []
-        yield from self._prepare_block(part, block, prepared)
-        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
-        solutions = list(found.values()) if prepared else []
-        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
-        for solution in solutions:
-            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-            yield from self._evaluate_on(part, solution, todo)
-
-    def _prepare_block(
-        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
-    ) -> Iterator[Event]:
+        name, prepared = part.definition.name, list[PreparedWorkload]()
         for workload in block:
-            yield Working(part.definition.name, None, workload)
+            yield Working(name, None, workload)
             try:
                 prepared.append(self.prepare(part.definition, workload))
             except (EvaluatorFailed, InputError, ReferenceFailed) as error:
-                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
+                skip = Skip(name, None, workload.uuid, error.reason, is_failure=True)
                 yield Skipped(skip, len(part.pending[workload.uuid]))
+        wanted: dict[str, tuple[Solution, list[PreparedWorkload]]] = {}
+        for item in prepared:
+            for solution in part.pending[item.workload.uuid]:
+                wanted.setdefault(solution.name, (solution, []))[1].append(item)
+        for solution, todo in wanted.values():
+            yield from self._evaluate_on(part, solution, todo)
 
     def _evaluate_on(
         self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]
@@ -297,49 +276,43 @@ class Judge:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
-        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+        yield Working(name, solution.name, todo[0].workload)
         for workload, evaluation in self.evaluate(part.definition, solution, todo):
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
             else:
                 yield Evaluated(Trace(name, workload, solution.name, evaluation))
             del waiting[workload.uuid]
-            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
+            if waiting:
+                yield Working(name, solution.name, next(iter(waiting.values())))
 
-    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
-        block: list[Workload] = []
-        used = 0
+    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[tuple[list[Workload], int]]:
+        """Workloads that fit into memory together, and the bytes that they take."""
+        block, used = list[Workload](), 0
         for workload in part.workloads:
             size = self.workload_bytes(part.definition, workload)
             if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
-                yield block
+                yield block, used
                 block, used = [], 0
             block.append(workload)
             used += size
         if block:
-            yield block
-
-    def _memory_bytes(self) -> int:
-        share = int(_SHARE_OF_MEMORY * available_bytes(self.device)) // (self._config.concurrency or 1)
-        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
+            yield block, used
 
     @contextmanager
-    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
+    def _room(self, needed: int, limit: int) -> Iterator[None]:
         """Wait until a block fits into memory that other judges of the device may still use.
 
         One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
         judge that waits does not share the device: the one that holds the memory could never time a pass.
         """
-        needed = sum(self.workload_bytes(part.definition, workload) for workload in block)
-        if (self._config.concurrency or 1) == 1 or needed <= limit:
+        if (self.config.concurrency or 1) == 1 or needed <= limit:
             yield
             return
         with ExitStack() as stack:
             with self.context.no_device_work(), self.phases.during(Phase.WAIT):
                 stack.enter_context(extra_memory(self.device))
-                end = time.monotonic() + _ROOM_SECONDS
-                while available_bytes(self.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
-                    time.sleep(_ROOM_POLL_SECONDS)
+                wait_for_memory(self.device, needed / SHARE_OF_FREE_MEMORY, _ROOM_SECONDS)
             yield
 
 
@@ -354,22 +327,14 @@ class _Checked:
     printed: str = ""
 
 
-@attrs.frozen(eq=False, kw_only=True)
 class SolutionRun:
     """Evaluates one solution."""
 
-    candidate: FunctionWorker
-    """Of the solution."""
-    definition: Definition
-    solution: Solution
-    config: BenchmarkConfig
-    settings: ResolvedEvalConfig
-    """Those of the definition."""
-    context: DeviceContext
-    baselines: Baselines
-    recorder: EvaluationRecorder
-    _lacked_memory: set[str] = attrs.field(init=False, factory=set)
-    """Workloads that were begun anew after the device had too little memory."""
+    def __init__(self, judge: Judge, candidate: FunctionWorker, definition: Definition, solution: Solution) -> None:
+        self.candidate, self.definition, self.solution = candidate, definition, solution
+        self.context, self.baselines, self.recorder = judge.context, judge.baselines, judge.recorder
+        self.config, self.settings = judge.config, judge.config.resolve_eval_config(definition)
+        self._lacked_memory = set[str]()  # workloads that were begun anew after the device had too little
 
     def evaluate(self, workloads: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
         """Evaluate on workloads; those that fail in phase A come first."""
@@ -523,42 +488,81 @@ class SolutionRun:
             self.context,
             has_setup=self.candidate.has_setup,
             keeps_integers=self.baselines.baseline_has_setup(self.definition),
-            recipes=prepared.recipes,
-            hidden=prepared.hidden_from_setup,
+            prepared=prepared,
         )
         function.comparisons, function.findings = item.comparisons, item.findings
         return function
 
     def _check(self, prepared: PreparedWorkload) -> _Checked | None:
         """Check outputs and warm up; None if a check that decides no verdict has cost the worker."""
-        candidate, phases, layout = self.candidate, self.context.phases, prepared.layout
+        candidate, phases = self.candidate, self.context.phases
         checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
                 with nullcontext() if index else phases.during(Phase.COMPILE):
-                    outputs = function.check(item, where, is_first=not index)
+                    outputs = function.call(item.inputs, is_first=not index)
+                function.compare(item, outputs, where)
                 if item.distribution == "normal":
-                    found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))
-                    checked.precision.record(found, expected)
+                    expected = {name: tensor[None] for name, tensor in item.outputs.items()}
+                    checked.precision.record(item.layout.output_tensors(outputs[None]), expected)
             function.check_together(prepared)
             with phases.during(Phase.WARM_UP):
                 Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
             checked.printed = candidate.worker.printed()
-        function.raise_if_lost()  # or it would be checked again and again
-        self._check_scalars(prepared)
+        for item, values in prepared.scalars:
+            with BoundFunction(
+                candidate.worker, item.layout, 1, self.context, has_setup=candidate.has_setup
+            ) as function:
+                given = ", ".join(f"{name} = {value}" for name, value in values.items())
+                function.compare(item, function.call(item.inputs, is_first=True), f"with {given}")
         if prepared.padded is not None and not candidate.padding_problem:
-            with phases.during(Phase.CHECK):
-                candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
+            candidate.padding_problem = self._padding_problem(prepared, prepared.padded)
         return None if candidate.worker.is_closed else checked
 
-    def _check_scalars(self, prepared: PreparedWorkload) -> None:
-        """Check calls with other scalars; raises like `BoundFunction.check`."""
-        worker, has_setup = self.candidate.worker, self.candidate.has_setup
-        for other in prepared.scalars:
-            with BoundFunction(worker, other.layout, 1, self.context, has_setup=has_setup) as function:
-                given = ", ".join(f"{name} = {value}" for name, value in other.values.items())
-                function.check(other.item, f"with {given}", is_first=True)
-            function.raise_if_lost()
+    # -- padded indices --------------------------------------------------------------------------
+    #
+    # Engines keep page numbers in buffers longer than their total, whose contents change between the replays of a CUDA
+    # graph. This check makes such calls in one place: all tensors keep their addresses and shapes, and the integers
+    # change in place. On a CUDA device the first call is captured and the others are its replays; on the CPU each of
+    # them is a call. First, valid pages stand behind the total, so that a solution that reads them is wrong; then
+    # numbers that are not pages. The result is a property beside the verdict: nothing is rejected here but tampering.
+    # A solution that fails may leave a worker that must not be used any more, so this precedes all timing.
+
+    def _padding_problem(self, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
+        """Reason why a solution was not shown to be right with padded indices; empty if it was.
+
+        The worker is closed if it may be unusable.
+        """
+        candidate, worker, context = self.candidate, self.candidate.worker, self.context
+        if candidate.has_setup:
+            return "its setup makes a plan on the host"
+        try:
+            with BoundFunction(worker, padded.layout, _PADDED_SLOTS, context) as function:
+                _, first = next(padded.input_sets(prepared, is_poisoned=False))
+                is_captured = context.is_cuda and candidate.may_capture
+                replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)
+                for is_poisoned in (False, True):
+                    for draw, item in padded.input_sets(prepared, is_poisoned=is_poisoned):
+                        what = "no pages" if is_poisoned else "pages of other requests"
+                        where = f"a call with {draw.total} indices in a longer buffer, {what} behind them"
+                        function.compare(item, replay(item.inputs), where)
+        except EvaluatorFailed as error:
+            return f"its outputs could not be compared: {error.problem}"
+        except NotCapturable as error:
+            worker.close()
+            return f"it cannot be captured: {_summary(str(error))}"
+        except Rejected as error:
+            if error.status is EvaluationStatus.REWARD_HACK:
+                raise
+            if error.status is not EvaluationStatus.INCORRECT_NUMERICAL and context.is_cuda:
+                worker.close()  # an error on the device spoils the process
+            return _summary(error.message)
+        except WorkerLost as lost:
+            if lost.is_forgery or (lost.is_killed and not candidate.was_killed):
+                raise
+            worker.close()
+            return f"its worker ended: {_summary(str(lost))}"
+        return ""
 
     # -- phase B ---------------------------------------------------------------------------------
 
@@ -585,8 +589,8 @@ class SolutionRun:
             performance, flags = self._performance(function, item)
             candidate.worker.confirm()
             printed = item.printed + candidate.worker.printed()
-        function.raise_if_lost()
-        self.context.trim()
+        if self.context.is_cuda:
+            release_unused(self.context.device, _MAX_UNUSED_BYTES)  # for its other judges and workers
         return self.recorder.evaluation(
             self.solution,
             EvaluationStatus.PASSED,
@@ -610,11 +614,15 @@ class SolutionRun:
             is_reference_timed=self.config.profile_baseline,
         ) as timed:
             self._take_samples(timed)
-            timing = self._graph_fields(function, timed.timer, prepared)
-            if candidate.not_captured:
-                timing["not_captured"] = candidate.not_captured
-            if candidate.worker.not_compiled:
-                timing["not_compiled"] = list(candidate.worker.not_compiled)
+            problem = candidate.padding_problem
+            timing = timed.timer.graph_fields(is_padding_right=not problem)
+            optional = {
+                f"{PADDED_INDICES}_problem": problem,
+                "not_captured": candidate.not_captured,
+                "not_compiled": list(candidate.worker.not_compiled),
+            }
+            timing |= {PADDED_INDICES: not problem} if prepared.padded is not None else {}
+            timing |= {name: value for name, value in optional.items() if value}
             performance = self.recorder.performance(function, timed, prepared, timing=timing)
             flags = [UNVERIFIED] if timed.failure else []
             flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]
@@ -623,24 +631,12 @@ class SolutionRun:
     def _take_samples(self, timed: Interleaved) -> None:
         context, activity = self.context, BackgroundActivity(self.candidate.worker)
         context.exclusive_seconds = 0.0
-        with ExitStack() as stack:
-            if not context.is_cuda:  # there, each pass and each host call has the device alone
-                stack.enter_context(context.exclusive())
-            stack.enter_context(context.phases.during(Phase.TIME))
+        alone = nullcontext() if context.is_cuda else context.exclusive()  # there, each burst has the device alone
+        with alone, context.phases.during(Phase.TIME):
             timed.time(self.settings.measure_seconds, activity)
-        with context.phases.during(Phase.AUDIT):
-            with context.no_device_work():
-                activity.check()
-            timed.timer.finish(timed.answer)
-
-    def _graph_fields(self, function: BoundFunction, timer: Timer, prepared: PreparedWorkload) -> dict[str, object]:
-        """Whether the timing has shown that the solution is safe in CUDA graphs, and right with padded indices."""
-        problem, fields = self.candidate.padding_problem, dict[str, object]()
-        if self.context.is_cuda:
-            fields = graph_fields(function, prepared, timer, is_padding_right=not problem)
-        if prepared.padded is not None:
-            fields |= {PADDED_INDICES: not problem, **({f"{PADDED_INDICES}_problem": problem} if problem else {})}
-        return fields
+        with context.phases.during(Phase.AUDIT), context.no_device_work():
+            activity.check()
+        timed.timer.finish(timed.answer)
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""
@@ -653,3 +649,29 @@ class SolutionRun:
                 candidate.worker, self.baselines.reference_worker, candidate.table, candidate.table_digest
             )
         return [*changes, f"unchecked code: {reason}"] if reason else changes
+
+
+def _captured(function: BoundFunction, first: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Capture a call on inputs; returns what replays it on others in their place, with a copy of the outputs."""
+    slots = function.slots
+    function.call(first, 0, is_first=True)  # compiles
+    passes = Passes(function, {}, first)
+    slots.inputs[:] = first
+    passes.compose(native.SOLUTION, Order.COLD)
+
+    def replay(inputs: torch.Tensor) -> torch.Tensor:
+        slots.inputs[:] = inputs
+        made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE)
+        if passes.recompute(made, slots.outputs[: passes.calls]):
+            raise NotCapturable("a replay left outputs unwritten")
+        outputs = slots.outputs[0].clone()
+        function.check_inputs(0, inputs)
+        return outputs
+
+    return replay
+
+
+def _summary(text: str) -> str:
+    """The last line of a traceback, which names the error; else the first line."""
+    lines = text.strip().splitlines()
+    return (lines[-1] if "Traceback" in lines[0] else lines[0]) if lines else "no reason was given"

@@ -12,9 +12,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from types import MappingProxyType
 from typing import Self, TypeVar
 
 import attrs
@@ -23,21 +22,12 @@ from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
 from ..checking.comparison import Comparison
 from ..evaluators.protocol import Observation, Verdict
-from ..events import Phase
-from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
 from ..transport.slots import CallLayout, Slots
 from ..worker.client import ForkServerClient, Worker, WorkerLost
-from ..worker.outside_checks import (
-    NotPermitted,
-    memory_digest,
-    modified_text,
-    open_memory_files,
-    read_short,
-    seccomp_filters,
-)
+from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files, seccomp_filters
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
@@ -51,7 +41,6 @@ _STATUS_OF_FAILURE = {
     "tampered": EvaluationStatus.REWARD_HACK,
 }
 """The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""
-_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
 _LOOK_SECONDS = 0.003
 _SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
 _IDLE_CORES = 0.25
@@ -65,7 +54,6 @@ _TELLING_BYTES = 4  # fewer can equal the fill byte by chance
 _MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance: as float16 it is an ordinary number
 _SEEN_BY_SETUP = "setup() gets other floating values than run(), and must not compute with them"
 _HIDDEN_FROM_SETUP = "setup() saw other integers: an output depends on them alone"
-NO_RECIPES: Mapping[str, Recipe] = MappingProxyType({})
 R = TypeVar("R")
 
 
@@ -74,9 +62,7 @@ class Rejected(Exception):
 
     def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.comparisons = tuple(comparisons)
+        self.status, self.message, self.comparisons = status, message, tuple(comparisons)
 
 
 class NotCapturable(Exception):
@@ -141,8 +127,9 @@ class FunctionWorker:
             self.worker = self._server.spawn()
         self.worker.is_of_harness = self._request.solution is None
         self._is_used, self._is_built, self.is_sealed = True, False, False
-        with self.context.device_work():
-            self._open_device()
+        if self.context.is_cuda:
+            with self.context.device_work():
+                self._open_device()
         try:
             with self.context.no_device_work():  # it may compile
                 self.has_setup = self._ask(self._request, messages.Built).has_setup
@@ -153,25 +140,19 @@ class FunctionWorker:
         self._is_built = True
 
     def seal(self) -> None:
-        """Seal the worker of a CUDA device.
-
-        On the CPU honest functions start threads when they are called, and latencies are not ranked.
-        """
-        if self.context.is_cuda:
+        """Seal the worker of a CUDA device."""
+        if self.context.is_cuda:  # on the CPU honest functions start threads when they are called; it is not ranked
             before = _filter_counts(self.worker)
             self._ask(messages.Seal(), messages.Done)
             after = _filter_counts(self.worker)
             self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
 
     def _ask(self, request: messages.WorkerRequest, answer: type[R]) -> R:
-        return check_reply(self.worker.request(request, seconds=self.context.request_seconds), request, answer)
+        return check_reply(self.worker.request(request, seconds=self.context.begin_request()), request, answer)
 
     def _open_device(self) -> None:
-        """Record digests of the native module of a CUDA worker before a solution is loaded."""
-        if not self.context.is_cuda:
-            return
-        self.table = self._ask(messages.OpenDevice(self._request), messages.DeviceOpened).table
-        self.table_digest = ""
+        """Record the digest of the native module's table before a solution is loaded."""
+        self.table, self.table_digest = self._ask(messages.OpenDevice(self._request), messages.DeviceOpened).table, ""
         with suppress(NotPermitted, ProcessLookupError):
             if self.table:
                 self.table_digest = memory_digest(self.worker.pid, self.table, TABLE_BYTES)
@@ -202,7 +183,7 @@ class BoundFunction:
 
     A function that shares inputs with another one, which outlives it, reads the same memory. Timed calls get the same
     integers in a slot each time if `keeps_integers`, or if this function or one that shares the inputs has a ``setup``,
-    which sees neither the values of `recipes` nor the integers for which `hidden` draws others.
+    which sees neither generated values of `prepared` nor integers on which its outputs may depend alone.
     """
 
     def __init__(
@@ -215,21 +196,16 @@ class BoundFunction:
         shares_inputs_with: BoundFunction | None = None,
         has_setup: bool = False,
         keeps_integers: bool = False,
-        recipes: Mapping[str, Recipe] = NO_RECIPES,
-        hidden: Callable[[], Mapping[str, torch.Tensor]] | None = None,
+        prepared: PreparedWorkload | None = None,
     ) -> None:
-        self.worker = worker
-        self.layout = layout
-        self.context = context
-        shared = shares_inputs_with
+        self.worker, self.layout, self.context = worker, layout, context
+        self.has_setup, self._prepared, shared = has_setup, prepared, shares_inputs_with
         self.slots: Slots = Slots(layout, slots, context.device, None if shared is None else shared.slots)
-        self.has_setup, self._recipes, self._hidden = has_setup, recipes, hidden
         self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
         self.comparisons: list[Comparison] = []
         """Comparisons of all outputs so far."""
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
-        self._release_error: WorkerLost | Rejected | None = None
         self._setup_ns: list[float] = []
 
     def __enter__(self) -> Self:
@@ -240,23 +216,20 @@ class BoundFunction:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if (error := self.release()) is not None and kind is None:
+            raise error
 
-    def release(self) -> None:
-        """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
+    def release(self) -> WorkerLost | Rejected | None:
+        """Have the worker unmap the slots, and free them; a worker that fails to is ended, and the failure returned."""
         try:
             self.ask(messages.Release(), messages.Done)
         except (WorkerLost, Rejected) as error:
-            self._release_error = error
             self.worker.close()
+            return error
         finally:
             self.slots.close()
-
-    def raise_if_lost(self) -> None:
-        """Raise what went wrong when the slots were released: the worker has ended since."""
-        if self._release_error is not None:
-            raise self._release_error
+        return None
 
     def ask(
         self,
@@ -266,13 +239,8 @@ class BoundFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker, with file descriptors, and return its reply.
-
-        The device has done all that the judge has asked it for: what the worker reads is there.
-        """
-        self.context.synchronize()
-        self.context.give_way()
-        seconds = self.context.request_seconds + extra_seconds
+        """Send a request to the worker, with file descriptors, and return its reply; raises like `check_reply`."""
+        seconds = self.context.begin_request() + extra_seconds
         return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
 
     # -- single calls ----------------------------------------------------------------------------
@@ -289,12 +257,27 @@ class BoundFunction:
         slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
             self.set_up([slot], self._seen_by_setup(inputs), is_first=is_first)
-        self.slots.load(slot, inputs)
-        self.slots.outputs[slot].fill_(POISON)
-        if is_first or self.ask(messages.Call(slot), messages.Called).untuned:
-            self._call_first(slot)
-        outputs = self.slots.outputs[slot].clone()  # later writes do not count
-        self.check_inputs(slot, inputs)
+        return self._call_on(slice(slot, slot + 1), inputs[None], is_first=is_first)[0]
+
+    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``."""
+        return self._call_on(slice(0, len(inputs)), inputs)
+
+    def _call_on(self, slots: slice, inputs: torch.Tensor, *, is_first: bool = False) -> torch.Tensor:
+        """Call once on each slot. Requests are sent ahead, so that the worker does not wait for the judge meanwhile."""
+        self.slots.inputs[slots] = inputs
+        self.slots.outputs[slots].fill_(POISON)
+        requests = [messages.Call(slot) for slot in range(slots.start, slots.stop)]
+        if is_first:
+            self._call_first(slots.start)
+        else:
+            seconds, most_seconds = self.context.begin_request(), self.context.timeout_seconds
+            replies = self.worker.request_each(requests, seconds=seconds, most_seconds=most_seconds)
+            for request, reply in zip(requests, replies, strict=True):
+                if check_reply(reply, request, messages.Called).untuned:
+                    self._call_first(request.slot)
+        outputs = self.slots.outputs[slots].clone()  # later writes do not count
+        self.check_inputs(slots, inputs)
         return outputs
 
     def _call_first(self, slot: int) -> None:
@@ -309,52 +292,21 @@ class BoundFunction:
                     return
         raise Rejected(EvaluationStatus.RUNTIME_ERROR, "each call compiles other kernels than the one before")
 
-    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``.
-
-        Requests are sent ahead, so that the worker does not wait for the judge between them. Returns a copy of the
-        outputs' memory, ``[calls, bytes]``.
-        """
-        requests, used = [messages.Call(slot) for slot in range(len(inputs))], slice(len(inputs))
-        self.slots.load(used, inputs)
-        self.slots.outputs[used].fill_(POISON)
-        self.context.synchronize()
-        self.context.give_way()
-        for request in requests:
-            self.worker.post(request)
-        end = time.monotonic() + self.context.timeout_seconds
-        replies = [
-            self.worker.answer(max(min(self.context.request_seconds, end - time.monotonic()), 0.0)) for _ in requests
-        ]
-        for slot, (request, reply) in enumerate(zip(requests, replies, strict=True)):
-            if check_reply(reply, request, messages.Called).untuned:
-                self._call_first(slot)
-        outputs = self.slots.outputs[used].clone()
-        self.check_inputs(used, inputs)
-        return outputs
-
     def check_inputs(self, slots: int | slice, inputs: torch.Tensor) -> None:
         """Compare the inputs in slots with those that were loaded; raises `InputsChanged` if they differ."""
         found = self.slots.inputs[slots]
         if not torch.equal(found, inputs):
             raise InputsChanged(self.layout, found, inputs)
 
-    def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
-        """`call` on an input set and compare the outputs; `where` names the call in messages."""
-        outputs = self.call(item.inputs, is_first=is_first)
-        self.compare(item, outputs, where)
-        return outputs
-
     def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
         """Compare the outputs of a call, ``[bytes]``, with those that are right; `where` names it in messages."""
-        with self.context.phases.during(Phase.CHECK):
-            verdict = item.compare(self.layout, outputs)
-            if verdict.problems:
-                problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
-                verdict = attrs.evolve(verdict, problems=problems)
-        notes = [_SEEN_BY_SETUP] if self.has_setup else []
-        notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._hidden is not None else []
-        _raise_if_wrong(verdict, where, notes)
+        verdict = item.compare(outputs)
+        if verdict.problems:
+            problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
+            notes = [_SEEN_BY_SETUP] if self.has_setup else []
+            is_hidden = self.has_setup and self._prepared and self._prepared.hidden_from_setup
+            notes += [_HIDDEN_FROM_SETUP] if is_hidden else []
+            _raise_if_wrong(attrs.evolve(verdict, problems=problems), where, notes)
         self.comparisons += verdict.comparisons
 
     # -- many calls together ---------------------------------------------------------------------
@@ -373,7 +325,7 @@ class BoundFunction:
             for item in items:
                 outputs = self.call(item.inputs)
                 self.compare(item, outputs, f"trial {index} on the same inputs")
-                seen.append(item.observe(self.layout, outputs))
+                seen.append(item.observe(outputs))
         self.judge_together(prepared, seen, "many calls on the same inputs")
 
     def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
@@ -388,7 +340,7 @@ class BoundFunction:
     def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
         """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""
         for slot in slots:
-            self.slots.load(slot, inputs)
+            self.slots.inputs[slot] = inputs
         with self.context.no_device_work() if is_first else nullcontext():
             reply = self.ask(messages.SetUp(tuple(slots)), messages.HasSetUp)
         if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
@@ -396,8 +348,9 @@ class BoundFunction:
         self._setup_ns += reply.taken_ns
 
     def _seen_by_setup(self, inputs: torch.Tensor) -> torch.Tensor:
-        changed = other_values(self._recipes, self.layout, inputs)
-        write_tensors(self.layout.input_tensors(changed), self._hidden() if self._hidden else {})
+        recipes, hidden = (self._prepared.recipes, self._prepared.hidden_from_setup) if self._prepared else ({}, None)
+        changed = other_values(recipes, self.layout, inputs)
+        write_tensors(self.layout.input_tensors(changed), hidden() if hidden else {})
         return changed
 
     def load_all(self, inputs: torch.Tensor) -> None:
@@ -405,7 +358,7 @@ class BoundFunction:
         if self.has_setup:
             self._setup_ns.clear()
             self.set_up(range(self.slots.count), self._seen_by_setup(inputs))
-        self.slots.load(slice(None), inputs)
+        self.slots.inputs[:] = inputs
         self.slots.base[:] = inputs
 
     @property
@@ -424,21 +377,19 @@ def _raise_if_wrong(verdict: Verdict, where: str, notes: Sequence[str] = ()) -> 
 
 def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
     """Messages about wrong outputs that still hold the byte `fill` from before the call, all or in part."""
-    return [text for name, tensor in outputs.items() if (text := _explain(name, tensor, fill))]
-
-
-def _explain(name: str, tensor: torch.Tensor, fill: int) -> str:
-    if tensor.nbytes < _TELLING_BYTES:
-        return ""
-    elements = tensor.reshape(-1).view(torch.uint8).reshape(tensor.numel(), -1)
-    is_unwritten = (elements == fill).all(dim=1)
-    count, total = int(is_unwritten.sum()), tensor.numel()
-    if count == total:
-        return f"{name}: never written; all {total} elements are as before the call"
-    if tensor.element_size() == 1 or count < _MIN_UNWRITTEN_SHARE * total:
-        return ""
-    first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
-    return f"{name}: {count} of {total} elements never written; the first one is {first}"
+    found = []
+    for name, tensor in outputs.items():
+        if tensor.nbytes < _TELLING_BYTES:
+            continue
+        total = tensor.numel()
+        is_unwritten = (tensor.reshape(-1).view(torch.uint8).reshape(total, -1) == fill).all(dim=1)
+        count = int(is_unwritten.sum())
+        if count == total:
+            found.append(f"{name}: never written; all {total} elements are as before the call")
+        elif tensor.element_size() > 1 and count >= _MIN_UNWRITTEN_SHARE * total:
+            first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
+            found.append(f"{name}: {count} of {total} elements never written; the first one is {first}")
+    return found
 
 
 # -- checks from outside -------------------------------------------------------------------------------------
@@ -492,8 +443,7 @@ class BackgroundActivity:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._seconds = self._used_seconds = 0.0
-        self._since: tuple[float, _Usage] | None = None
-        """The begin of the observation, and what had been used until then."""
+        self._since: _Usage | None = None  # when the observation began
 
     def begin(self) -> None:
         """Wait until the worker is idle, and observe it from then on."""
@@ -506,9 +456,8 @@ class BackgroundActivity:
     def end(self) -> None:
         """Stop observing: the worker is about to get a request."""
         if self._since is not None:
-            self._seconds += time.monotonic() - self._since[0]
-            self._used_seconds += self._used().seconds_since(self._since[1])
-            self._since = None
+            seconds, used = self._usage().since(self._since)
+            self._seconds, self._used_seconds, self._since = self._seconds + seconds, self._used_seconds + used, None
 
     def check(self) -> None:
         """Decide, after the last reply of the worker."""
@@ -533,17 +482,15 @@ class BackgroundActivity:
     def _cores(self) -> float:
         return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
 
-    def _look(self, seconds: float) -> tuple[float, tuple[float, _Usage]]:
-        """Cores used during some time from now on; its end, and what was used until then."""
-        begin, before = time.monotonic(), self._used()
+    def _look(self, seconds: float) -> tuple[float, _Usage]:
+        """Cores used during some time from now on, and all use until its end."""
+        before = self._usage()
         time.sleep(seconds)
-        used, end = self._used(), time.monotonic()
-        return used.seconds_since(before) / (end - begin), (end, used)
+        taken, used = (after := self._usage()).since(before)
+        return used / taken, after
 
-    def _used(self) -> _Usage:
-        pids = [self._worker.pid, *self._worker.started()]
-        waited = {thread: waited for pid in pids for thread, waited in _waited_ns(pid).items()}
-        return _Usage(cpu_seconds(pids), waited)
+    def _usage(self) -> _Usage:
+        return _Usage(time.monotonic(), *self._worker.usage())
 
 
 @attrs.frozen
@@ -554,32 +501,13 @@ class _Usage:
     microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
     """
 
+    at: float
+    """Seconds of the monotonic clock."""
     ran_seconds: float
     waited_ns: Mapping[str, int]
 
-    def seconds_since(self, before: _Usage) -> float:
-        """The use since then. Threads count if both have them: a list may miss some while others end."""
-        waited = sum(
-            ns - before.waited_ns[thread] for thread, ns in self.waited_ns.items() if thread in before.waited_ns
-        )
+    def since(self, before: _Usage) -> tuple[float, float]:
+        """The seconds, and those of use, since then. Threads count if both have them: a list may miss some."""
+        waited = sum(ns - before.waited_ns.get(thread, ns) for thread, ns in self.waited_ns.items())
         ran = max(self.ran_seconds - before.ran_seconds, 0.0)
-        return ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
-
-
-def _waited_ns(pid: int) -> dict[str, int]:
-    """Nanoseconds that the threads of a process have waited in run queues; none where the kernel does not report it."""
-    waited = {}
-    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as entries:
-        for entry in entries:
-            with suppress(OSError):
-                waited[entry.path] = int(read_short(f"{entry.path}/schedstat").split()[1])
-    return waited
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """The processor time that some processes have used so far; one that has ended counts for nothing."""
-    nanoseconds = 0
-    for pid in pids:
-        with suppress(OSError):
-            nanoseconds += time.clock_gettime_ns(~pid << 3 | _SCHEDULED)
-    return nanoseconds / 1e9
+        return self.at - before.at, ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)

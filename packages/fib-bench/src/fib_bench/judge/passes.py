@@ -39,8 +39,9 @@ from ..timing.handshake import native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
-from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply, cpu_seconds
-from .prepared import GENERATED, InputSet, PreparedWorkload, fill, write_tensors
+from ..worker.outside_checks import cpu_seconds
+from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply
+from .prepared import GENERATED, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.25  # without an answer, after which the judge looks whether the worker lives
 _HOST_CALLS = 16  # of a pass that the host launches beside a device: each takes as long as several others
@@ -59,6 +60,10 @@ _KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 29, 1 << 30, 1 << 28
 _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
+
+
+_Call: TypeAlias = tuple[int, int]
+"""The key of a call, and its set of structural integers."""
 
 
 def reported_lines(given: Sequence[str]) -> Sequence[str]:
@@ -129,6 +134,7 @@ class Passes:
     ) -> None:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
         self._module = native.open_native(function.context.device)
+        self.calls: int = min(function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
         self._pattern = SECRET.getrandbits(64)
         self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
@@ -140,6 +146,8 @@ class Passes:
         self._current: Sequence[int] = (0,)
         self._unseen: list[int] = []  # sets that no call has read yet: timed calls get them, or a memo would pay
         self.redraw()
+        places, slot = function.layout.outputs.values(), function.slots.outputs[0]
+        self._outputs = [(place.offset, tensor_in(slot, place).nbytes) for place in places]
         positions = {name: function.layout.message.inputs.index(slot) for name, slot in function.layout.inputs.items()}
         found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
         self._sealed = [recipe for recipe in found if recipe is not None][: native.MAX_INPUTS - len(recipes)]
@@ -158,11 +166,6 @@ class Passes:
         finally:
             os.close(descriptor)
         return page, native.Mailbox.from_buffer(page)
-
-    @property
-    def calls(self) -> int:
-        """Calls of a pass."""
-        return min(self._function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
 
     @property
     def changed_names(self) -> frozenset[str]:
@@ -214,26 +217,20 @@ class Passes:
     ) -> TimedPass:
         """Make one pass; one that the device launches is composed.
 
-        Args:
-            kind: What is called.
-            order: Which word is the key.
-            launch: Who launches the calls.
-            is_watched: Whether to look at the worker's threads, where the device launches the calls.
-            is_new: Whether each call gets structural integers that none has read.
+        `is_watched`: the worker's threads are observed where the device launches the calls. `is_new`: each call gets
+        structural integers that none has read.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
         is_cuda = self._function.context.is_cuda
         calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
-        structures = (
-            self._held if is_held else self._choose_structures(calls, is_new=is_new and kind == native.SOLUTION)
-        )
+        is_new = is_new and kind == native.SOLUTION
+        structures = self._held if is_held else self._choose_structures(calls, is_new=is_new)
         count = calls * (each := 2 if is_paired(kind, order, launch) else 1)
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
         drawn = [(next(secret) | 1, next(secret) | 1, next(secret) % _MAX_DELAY_NS) for _ in range(count)]
         words = [(start, go, go if order is Order.FRESH else start) for start, go, _ in drawn[each - 1 :: each]]
         self._load_structures(structures, [key for _, _, key in words])
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
-        self._function.context.synchronize()
         clock = native.Clock()
         if launch is Launch.DEVICE:
             self._function.ask(LaunchPass(kind, order is Order.FRESH, calls), Done)
@@ -241,12 +238,15 @@ class Passes:
                 time.sleep(_REST_SECONDS)
             threads = [self._function.worker.pid]
             before = cpu_seconds(threads)
-            is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
+            is_asked = self._run_clock(clock, drawn, launch, self._function.context.request_seconds)
             end_ns = clock.end - clock.t1[count - 1]
             ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
-            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
+            is_long = kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not is_cuda
+            seconds = self._function.context.begin_request()
+            self._function.worker.post(RunCalls(kind, order is Order.FRESH, calls))
+            self._run_clock(clock, drawn, launch, seconds, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
@@ -269,74 +269,59 @@ class Passes:
 
     def _load_structures(self, structures: Sequence[int], keys: Sequence[int] = ()) -> None:
         """Put structural integers into the slots; with keys encrypted, where no call can plan for others."""
+        names = self._structures[structures[0]]
+        if not names:
+            return
+        values = {name: torch.stack([self._structures[structure][name] for structure in structures]) for name in names}
+        for recipe in self._sealed if keys else ():
+            address, size = values[recipe.name].data_ptr(), values[recipe.name][0].nbytes
+            self._module.refill([native_input(recipe, address, address)], keys, size, size)
         places = self._function.layout.input_tensors(self._function.slots.inputs[: len(structures)])
-        values = {}
-        for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
-            values[name] = torch.stack([self._structures[structure][name] for structure in structures])
-        inputs = [(recipe, values[recipe.name]) for recipe in self._sealed]
-        for call, key in enumerate(keys if inputs else ()):
-            rows = [native_input(recipe, *[value[call].data_ptr()] * 2) for recipe, value in inputs]
-            self._module.refill(native.call_of(rows, ()), key)
-        for name, value in values.items():
+        for name, value in values.items():  # others that share the slots have loaded theirs meanwhile
             places[name].copy_(value)
 
-    def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int, int]]) -> None:
-        worker, context = self._function.worker, self._function.context
-        is_long = request.kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not context.is_cuda
-        context.give_way()
-        worker.post(request)
-        self._run_clock(clock, drawn, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
-        check_reply(worker.answer(context.request_seconds), request, Done)
-
     def _run_clock(
-        self, clock: native.Clock, drawn: Sequence[tuple[int, int, int]], launch: Launch, patience_ns: int
+        self, clock: native.Clock, words: Sequence[tuple[int, int, int]], launch: Launch, seconds: float, rest: int = 0
     ) -> bool:
-        """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
+        """Time the calls of a pass, each within some seconds; the judge rests for nanoseconds once a call has begun.
+
+        Returns whether the worker had to look whether its device has failed.
+        """
         worker, context = self._function.worker, self._function.context
+        on_device, request = launch is Launch.DEVICE, RunCalls(native.NOTHING, False, 0)
         address = ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
         while not self._module.run_clock(
-            address,
-            clock,
-            drawn,
-            patience_ns=patience_ns,
-            ends_on_device=launch is Launch.DEVICE,
-            slice_seconds=_SLICE_SECONDS,
+            address, clock, words, patience_ns=rest, ends_on_device=on_device, slice_seconds=_SLICE_SECONDS
         ):
             if clock.call != call:
                 call, since = clock.call, time.monotonic()
             if has_answered:  # before the last look at the mailbox
-                check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
+                check_reply(worker.answer(seconds), request, Done)
                 problem = "the worker answered before all calls of a pass had ended"
                 raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
-            if launch is Launch.DEVICE and not is_asked and time.monotonic() - since > _STALL_SECONDS:
-                worker.post(RunCalls(native.NOTHING, False, 0))  # a device that has failed is known at once
+            if on_device and not is_asked and time.monotonic() - since > _STALL_SECONDS:
+                worker.post(request)  # a device that has failed is known at once
                 is_asked = True
-            if time.monotonic() - since > context.request_seconds:
+            if time.monotonic() - since > seconds:
                 worker.close()
-                problem = f"call {call} of a pass sent no digest within {context.request_seconds:g} s"
+                problem = f"call {call} of a pass sent no digest within {seconds:g} s"
                 raise WorkerLost(problem, is_timeout=True)
             if time.monotonic() - begin > context.timeout_seconds:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
-        if is_asked:
-            check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
+        if is_asked or not on_device:
+            check_reply(worker.answer(seconds), request, Done)
         return is_asked
 
     # -- what the calls must have read and written ---------------------------------------------------
 
     def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
-        """Recompute the digests of a pass from copies of its outputs; returns the calls that left poison there.
-
-        Shapes:
-            outputs: ``[calls, bytes]``
-        """
-        places = [
-            native.Output(source=outputs.data_ptr() + place.offset, target=0, bytes=tensor_in(outputs[0], place).nbytes)
-            for place in self._function.layout.outputs.values()
-        ]
+        """Recompute the digests of a pass from copies of outputs, ``[calls, bytes]``; returns the calls with poison."""
+        begin = outputs.data_ptr()
+        places = [native.Output(source=begin + offset, target=0, bytes=size) for offset, size in self._outputs]
         call = native.call_of((), places, stride=outputs.stride(0))
         digests, unwritten = self._module.recompute(call, made.words, self._pattern, outputs.device)
         if digests != list(made.digests):
@@ -348,12 +333,13 @@ class Passes:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         return unwritten
 
-    def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """The inputs that calls have read, ``[calls, bytes]``; each has a key and a set of structural integers."""
-        targets = self._base.repeat(len(calls), 1)
-        for (key, structure), target in zip(calls, targets, strict=True):
-            write_tensors(self._function.layout.input_tensors(target), self._structures[structure])
-            fill(self._recipes, self._function.layout, target, self._base, key)
+    def inputs_of(self, calls: Sequence[_Call]) -> torch.Tensor:
+        """The inputs that calls have read, ``[calls, bytes]``."""
+        layout, targets = self._function.layout, self._base.repeat(len(calls), 1)
+        for (_, structure), target in zip(calls, targets, strict=True):
+            if values := self._structures[structure]:
+                write_tensors(layout.input_tensors(target), values)
+        fill(self._recipes, layout, targets, self._base, *(key for key, _ in calls))
         return targets
 
 
@@ -370,30 +356,6 @@ class Sample(enum.Enum):
 
 Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
 """The outputs of the reference for several inputs, ``[calls, bytes]`` each; None if it answers no more."""
-
-
-@attrs.frozen(eq=False)
-class _Unverified:
-    """A pass that was timed, with copies of what its verification needs."""
-
-    made: TimedPass
-    sample: Sample
-    outputs: torch.Tensor
-    """``[calls, bytes]``"""
-    looked_at: Sequence[int]
-    inputs: torch.Tensor
-    """The inputs of these calls after the pass, ``[looked_at, bytes]``."""
-
-
-@attrs.frozen(eq=False)
-class _Kept:
-    """A call that may be compared with a fresh answer."""
-
-    sample: Sample
-    call: tuple[int, int]
-    """Its key and its set of structural integers."""
-    outputs: torch.Tensor
-    """``[bytes]``"""
 
 
 class Verification:
@@ -416,8 +378,10 @@ class Verification:
         self._is_captured, self._is_compared = is_captured, is_compared
         self.made, self.compared = Counter[Sample](), Counter[Sample]()
         """Calls, and those of them that were compared with fresh answers of the reference."""
-        self._unverified: list[_Unverified] = []
-        self._kept: dict[Sample, list[_Kept]] = {sample: [] for sample in Sample}
+        self._unverified: list[tuple[TimedPass, Sample, torch.Tensor, Mapping[int, torch.Tensor]]] = []
+        """Timed passes with copies of all their outputs, ``[calls, bytes]``, and of the inputs of some calls."""
+        self._kept: dict[Sample, list[tuple[Sample, _Call, torch.Tensor]]] = {sample: [] for sample in Sample}
+        """Calls that may be compared with fresh answers, and their outputs."""
         self._observed: list[Observation] = []
         self.precision = PrecisionWatch(prepared.error_bounds)
         """The precision of timed outputs: a function can compute with less only where it is timed."""
@@ -434,35 +398,31 @@ class Verification:
         """Copy what the verification of the last pass needs."""
         slots, calls = self._function.slots, len(made.words)
         looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
-        inputs = torch.stack([slots.inputs[index] for index in looked_at])
-        self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
+        inputs = {index: slots.inputs[index].clone() for index in looked_at}
+        self._unverified.append((made, sample, slots.outputs[:calls].clone(), inputs))
 
     def verify(self) -> None:
         """Recompute the digests of the passes since the last time, and check that all outputs were written."""
         waiting, self._unverified = self._unverified, []
-        for item in waiting:
+        for made, sample, outputs, inputs in waiting:
             self._function.context.give_way()
-            self._verify(item)
+            if unwritten := self._passes.recompute(made, outputs):
+                problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
+                self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
+            calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
+            found, wanted = torch.stack([*inputs.values()]), self._passes.inputs_of([calls[index] for index in inputs])
+            if not torch.equal(wanted, found):
+                raise InputsChanged(self._function.layout, found, wanted)
+            for call, each in zip(calls, outputs, strict=True):
+                self._keep(sample, call, each)
 
-    def _verify(self, item: _Unverified) -> None:
-        made = item.made
-        if unwritten := self._passes.recompute(made, item.outputs):
-            problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
-            self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
-        calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
-        made_inputs = self._passes.inputs_of([calls[index] for index in item.looked_at])
-        if not torch.equal(made_inputs, item.inputs):
-            raise InputsChanged(self._function.layout, item.inputs, made_inputs)
-        for call, outputs in zip(calls, item.outputs, strict=True):
-            self._keep(item.sample, call, outputs)
-
-    def _keep(self, sample: Sample, call: tuple[int, int], outputs: torch.Tensor) -> None:
+    def _keep(self, sample: Sample, call: _Call, outputs: torch.Tensor) -> None:
         """Keep a call or not: of all calls of a sample each has the same chance."""
         kept, most = self._kept[sample], max(1, min(sample.value, _KEPT_BYTES // max(outputs.nbytes, 1)))
         self.made[sample] += 1
         place = len(kept) if len(kept) < most else SECRET.randrange(self.made[sample])
         if self._is_compared and place < most:
-            kept[place : place + 1] = [_Kept(sample, call, outputs.clone())]
+            kept[place : place + 1] = [(sample, call, outputs.clone())]
 
     # -- fresh answers -------------------------------------------------------------------------------
 
@@ -486,7 +446,7 @@ class Verification:
         except Rejected as error:
             self._reject(error)
 
-    def _drawn(self) -> list[_Kept]:
+    def _drawn(self) -> list[tuple[Sample, _Call, torch.Tensor]]:
         """The calls to compare, in random order: those with moved pages first, then two published ones to each other.
 
         A median is lower only if most calls are, and these might be wrong: a slow reference answers for few calls.
@@ -497,10 +457,10 @@ class Verification:
         order += [(index + 0.75, item) for index, item in enumerate(other)]
         return [*moved, *(item for _, item in sorted(order, key=lambda pair: pair[0]))]
 
-    def _compare(self, answer: Answer, some: Sequence[_Kept]) -> bool:
+    def _compare(self, answer: Answer, some: Sequence[tuple[Sample, _Call, torch.Tensor]]) -> bool:
         """Compare some calls; returns whether the reference has answered."""
-        inputs = self._passes.inputs_of([item.call for item in some])
-        outputs = torch.stack([item.outputs for item in some])
+        inputs = self._passes.inputs_of([call for _, call, _ in some])
+        outputs = torch.stack([each for _, _, each in some])
         with self._function.context.phases.during(Phase.REFERENCE):
             expected = answer(inputs)
         if expected is None:
@@ -508,7 +468,7 @@ class Verification:
         if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
             for each in zip(inputs, outputs, expected, strict=True):
                 self._compare_one(*each)
-        self.compared.update(item.sample for item in some)
+        self.compared.update(sample for sample, _, _ in some)
         return True
 
     def _are_all_right(self, outputs: torch.Tensor, answers: torch.Tensor) -> bool:
@@ -516,8 +476,7 @@ class Verification:
             return False
         layout, parts = self._function.layout, self._prepared.generated.check.parts
         found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
-        with self._function.context.phases.during(Phase.CHECK):
-            comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
+        comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
         if any(comparison.wrong for comparison in comparisons):
             return False
         self._function.comparisons += comparisons
@@ -525,16 +484,15 @@ class Verification:
         return True
 
     def _compare_one(self, inputs: torch.Tensor, outputs: torch.Tensor, expected: torch.Tensor) -> None:
-        layout, prepared = self._function.layout, self._prepared
-        check = prepared.checker.check(layout, inputs, expected, config=prepared.timed_config)
-        item = InputSet(GENERATED, inputs, expected, check, prepared.checker)
+        layout, config = self._function.layout, self._prepared.timed_config
+        item = self._prepared.checker.input_set(GENERATED, layout, inputs, expected, config=config)
         try:
             self._function.compare(item, outputs, "timed calls")
         except Rejected as error:
             self._reject(error)
         self.precision.record(layout.output_tensors(outputs[None]), layout.output_tensors(expected[None]))
-        if check.trials:
-            self._observed.append(item.observe(layout, outputs))
+        if item.check.trials:
+            self._observed.append(item.observe(outputs))
 
     def _reject(self, error: Rejected) -> None:
         """Raise; a capture may have missed work, and then eager calls decide."""

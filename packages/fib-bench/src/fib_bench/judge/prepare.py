@@ -20,7 +20,6 @@ from ..events import Phase
 from ..inputs.generation import (
     InputValues,
     PaddedDraw,
-    ProblemGenerator,
     Value,
     distributions_of,
     draw_padded_calls,
@@ -35,14 +34,13 @@ from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
-from ..worker.client import Worker, WorkerLost
+from ..worker.client import WorkerLost
 from .device import DeviceContext, total_bytes
 from .functions import BoundFunction, Rejected
 from .prepared import (
     GENERATED,
     MOVED,
     InputSet,
-    OtherScalars,
     OutputChecker,
     PaddedCalls,
     PreparedWorkload,
@@ -83,45 +81,34 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
     return int(max(2, min(_MAX_SLOTS[device.type], room // max(size_bytes, 1))))
 
 
-@attrs.define(kw_only=True)
 class Preparation:
-    """The making of one prepared workload."""
+    """The making of one prepared workload, whose blobs are in the data set's folder.
 
-    definition: Definition
-    workload: Workload
-    root: Path | None
-    """The data set's folder, for blobs."""
-    run: BenchmarkConfig
-    config: ResolvedEvalConfig
-    """The definition's settings, as the evaluator would have them."""
-    evaluator: Evaluator
-    baselines: Baselines
-    context: DeviceContext
-    worker: Worker = attrs.field(init=False)
-    """Of the reference."""
-    _recorded: Workload = attrs.field(init=False)
-    """The workload as the data set has it."""
-    _generator: ProblemGenerator = attrs.field(init=False)
-    _given: Mapping[str, torch.Tensor] = attrs.field(init=False)
-    """The inputs that the generator has made for the first set."""
-    _deadline: float = attrs.field(init=False, default=0.0)
-    _checker: OutputChecker = attrs.field(init=False)
+    It raises `InputError`, `OutputsUndefined`, `EvaluatorFailed`, and `Rejected` or `WorkerLost` for the reference.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        workload: Workload,
+        evaluator: Evaluator,
+        run: BenchmarkConfig,
+        baselines: Baselines,
+        context: DeviceContext,
+        root: Path | None,
+    ) -> None:
+        self.definition, self.workload, self.evaluator = definition, workload, evaluator
+        self.run, self.baselines, self.context, self.root = run, baselines, context, root
+        self.config = evaluator.settings(run.resolve_eval_config(definition))
+        self.worker = baselines.worker(REFERENCE, definition).worker
+        self._deadline = context.seconds() + _REFERENCE_SECONDS
+        with refusing(definition, workload):
+            self._generator, self._recorded = generator_of(definition), workload
+        self._given = self._generate_first()
+        self._checker: OutputChecker
 
     def prepare(self) -> PreparedWorkload:
-        """Make inputs and expected outputs.
-
-        Raises:
-            InputError: The inputs cannot be made.
-            OutputsUndefined: The reference gives NaN for most of an output.
-            EvaluatorFailed: The evaluator raised.
-            Rejected: The reference raised, or is not deterministic.
-            WorkerLost: The worker of the reference ended.
-        """
-        self.worker = self.baselines.worker(REFERENCE, self.definition).worker
-        self._deadline = self.context.seconds() + _REFERENCE_SECONDS
-        with refusing(self.definition, self.workload):
-            self._generator, self._recorded = generator_of(self.definition), self.workload
-        self._given = self._generate_first()
+        """Make inputs and expected outputs."""
         made = self._inputs(0, "normal")
         values, recorded = made.values, self.workload.axes
         self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
@@ -133,7 +120,9 @@ class Preparation:
             trials = self._normal_sets(function, values)
             first, base = trials[0], trials[-1]
             with self.context.phases.during(Phase.INPUTS):
-                structure = Structure(self.definition, self.workload.axes, self._structural(values))
+                # integers of a generator may belong to each other, and structure to them
+                has_integers = any(self.definition.inputs[name].is_integer for name in self._given)
+                structure = Structure(self.definition, self.workload.axes, {} if has_integers else values)
                 redrawing = structure.redraw(_secret_generator())
             redraw = partial(self._redraw, structure, redrawing.changed, self._redrawn_names())
             if drawn := redraw():
@@ -184,10 +173,6 @@ class Preparation:
                 given=self._generate(self._given, self.run.seed + index) if index else self._given,
             )
 
-    def _structural(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
-        """The inputs that may be redrawn as structure: none beside integers of a generator, which may belong to it."""
-        return {} if any(self.definition.inputs[name].is_integer for name in self._given) else values
-
     def _redraw(
         self, structure: Structure, integers: Sequence[str], generated: Sequence[str]
     ) -> Mapping[str, torch.Tensor]:
@@ -235,9 +220,7 @@ class Preparation:
             if is_in_new_process:
                 worker.build()
             with BoundFunction(worker.worker, layout, 1, self.context) as function:
-                memory = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.context.device)
-                layout.pack(request, memory)
-                found = layout.output_tensors(function.call(memory))
+                found = layout.output_tensors(function.call(layout.pack(request, self.context.device)))
         except (Rejected, WorkerLost) as error:
             self._refuse(f"failed: {error}")
         for name, value in found.items():
@@ -253,16 +236,13 @@ class Preparation:
     # -- expected outputs ------------------------------------------------------------------------
 
     def _expect(self, function: BoundFunction, distribution: str, values: Mapping[str, Value]) -> InputSet:
-        inputs = torch.zeros(function.layout.input_bytes, dtype=torch.uint8, device=self.context.device)
-        function.layout.pack(values, inputs)
-        return self._expect_packed(function, distribution, inputs)
+        return self._expect_packed(function, distribution, function.layout.pack(values, self.context.device))
 
     def _expect_packed(self, function: BoundFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
         expected = function.call(inputs)
         config = None if distribution in _TYPICAL else _leniently(self.config)
         again = partial(function.call, inputs)
-        check = self._checker.check(function.layout, inputs, expected, config=config, again=again)
-        return InputSet(distribution, inputs, expected, check, self._checker)
+        return self._checker.input_set(distribution, function.layout, inputs, expected, config=config, again=again)
 
     def _expect_redrawn(
         self, function: BoundFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
@@ -274,8 +254,7 @@ class Preparation:
     def _normal_sets(self, function: BoundFunction, values: Mapping[str, Value]) -> list[InputSet]:
         """The sets of normal values; the check of the first one is what later checks refer to."""
         first = self._expect(function, "normal", values)
-        outputs = function.layout.output_tensors(first.expected)
-        raise_if_mostly_undefined(self.definition.name, self.workload.uuid, outputs)
+        raise_if_mostly_undefined(self.definition.name, self.workload.uuid, first.outputs)
         self._checker = attrs.evolve(self._checker, first=first.check)
         if not self.evaluator.is_random:
             self._check_determinism(function, first)
@@ -286,7 +265,7 @@ class Preparation:
         return sets
 
     def _check_determinism(self, function: BoundFunction, item: InputSet) -> None:
-        problems = item.compare(function.layout, function.call(item.inputs)).problems
+        problems = item.compare(function.call(item.inputs)).problems
         if problems:
             first = "; ".join(problem.splitlines()[0] for problem in problems)
             problem = (
@@ -302,29 +281,28 @@ class Preparation:
         inputs = function.layout.input_tensors(moved)
         if not move_inputs(inputs):
             return {}
-        outputs, expected = (
-            function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)
-        )
-        return error_bounds(inputs, outputs, expected)
+        outputs = [function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)]
+        return error_bounds(inputs, *outputs)
 
     # -- generated inputs ------------------------------------------------------------------------
 
     def _generated(
         self, function: BoundFunction, base: InputSet, made: InputValues
-    ) -> tuple[Mapping[str, Recipe], Mapping[str, str], InputSet]:
+    ) -> tuple[dict[str, Recipe], dict[str, str], InputSet]:
         """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
 
         With all distributions mixed, if the reference has finite outputs for them; else with normal values.
         """
-        reason = ""
-        recipes: Mapping[str, Recipe] = {}
-        constant: Mapping[str, str] = {}
+        reason, recipes, constant = "", dict[str, Recipe](), dict[str, str]()
         for wanted in dict.fromkeys((distributions_of(self.definition, self.config.distributions), ("normal",))):
             recipes, constant = self._plan(made, wanted)
             if not recipes:
                 return {}, constant, base
+            inputs = base.inputs.clone()
+            fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
+            distribution = GENERATED if self._timed_config(recipes) else "normal"
             try:
-                item = self._expect_generated(function, base, recipes)
+                item = attrs.evolve(self._expect_packed(function, distribution, inputs), distribution=GENERATED)
             except (Rejected, WorkerLost) as error:
                 reason = f"the reference failed: {error}"
                 if self.context.is_cuda or function.worker.is_closed:
@@ -335,7 +313,7 @@ class Preparation:
             reason = "the reference gives NaN or infinity for generated values"
         return {}, {**constant, **dict.fromkeys(recipes, reason)}, base
 
-    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
+    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[dict[str, Recipe], dict[str, str]]:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
         recorded |= self._generator.parameters & self._given.keys()
@@ -352,12 +330,6 @@ class Preparation:
             del recipes[name]
             constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
         return recipes, constant
-
-    def _expect_generated(self, function: BoundFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
-        inputs = base.inputs.clone()
-        fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
-        distribution = GENERATED if self._timed_config(recipes) else "normal"
-        return attrs.evolve(self._expect_packed(function, distribution, inputs), distribution=GENERATED)
 
     def _timed_config(self, recipes: Mapping[str, Recipe]) -> ResolvedEvalConfig | None:
         """The settings by which timed calls are judged, if they are not those of typical values."""
@@ -382,20 +354,20 @@ class Preparation:
         name, given = f"scalar {', '.join(others)}", {**values, **others}
         layout = layout_of(self.definition, self.workload.axes, given)
         self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
-        item = self._try(prepared, name, partial(self._expect_other_scalars, layout, given))
+        item = self._try(prepared, name, partial(self._expect_apart, "scalars", layout, given))
         self._checker = prepared.checker
         if item is None:
             return
-        if item.compare(layout, prepared.trials[0].expected).problems:
-            prepared.scalars.append(OtherScalars(layout, item, others))
+        if item.compare(prepared.trials[0].expected).problems:
+            prepared.scalars.append((item, others))
         else:
             prepared.left_out[name] = "the outputs do not depend on it"
 
-    def _expect_other_scalars(self, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
-        """The call, unless the reference draws random numbers there, as dropout does where a switch says so."""
+    def _expect_apart(self, name: str, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
+        """A call in a slot of its own. With other scalars a reference may be random, as dropout is behind a switch."""
         with BoundFunction(self.worker, layout, 1, self.context) as function:
-            item = self._expect(function, "scalars", values)
-            if not self.evaluator.is_random:
+            item = self._expect(function, name, values)
+            if name == "scalars" and not self.evaluator.is_random:
                 self._check_determinism(function, item)
             return item
 
@@ -406,19 +378,13 @@ class Preparation:
         draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
         calls: list[tuple[PaddedDraw, InputSet]] = []
         for draw in draws:
-            make = partial(self._expect_padded, values, draw)
-            item = self._try(prepared, "padded", make, must_be_finite=False)
-            if item is None:
+            exact = {**values, **draw.exact}  # the reference gets the indices up to their total
+            make = partial(self._expect_apart, "padded", self._layout_of(exact), exact)
+            if (item := self._try(prepared, "padded", make, must_be_finite=False)) is None:
                 return
             calls.append((draw, item))
         if calls:
             prepared.padded = PaddedCalls(self._layout_of({**values, **draws[0].stale}), calls)
-
-    def _expect_padded(self, values: Mapping[str, Value], draw: PaddedDraw) -> InputSet:
-        """A call with padded indices; the reference gets the indices up to their total."""
-        exact = {**values, **draw.exact}
-        with BoundFunction(self.worker, self._layout_of(exact), 1, self.context) as function:
-            return self._expect(function, "padded", exact)
 
     def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
         found = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
@@ -462,12 +428,7 @@ def _finite_share(item: InputSet) -> float:
 
 
 def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEvalConfig, device: torch.device) -> int:
-    """About how much memory a prepared workload takes with the slots of one function.
-
-    Raises:
-        AxisError: An axis has no size.
-        InvalidField: The workload's layout is invalid.
-    """
+    """About how much memory a prepared workload takes with the slots of one function; raises like `call_bytes`."""
     size = call_bytes(definition, workload)
     sets = config.num_trials + len(config.distributions) + 2
     return size * (sets + slot_count(size, device))

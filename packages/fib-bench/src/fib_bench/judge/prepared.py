@@ -14,7 +14,7 @@ from fib_schema.strides import layout_extra
 from ..checking.comparison import OTHER_INPUTS, ZEROS, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
-from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
+from ..evaluators.protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import PaddedDraw, Value
 from ..inputs.recipes import native_inputs
@@ -44,30 +44,33 @@ class OutputChecker:
     first: Check | None = None
     """The check of the first input set, which later checks may refer to."""
 
-    def check(
+    def input_set(
         self,
+        distribution: str,
         layout: CallLayout,
         inputs: torch.Tensor,
         expected: torch.Tensor,
         *,
         config: ResolvedEvalConfig | None = None,
         again: Callable[[], torch.Tensor] | None = None,
-    ) -> Check:
-        """Make the check of an input set; `again` calls the reference on the inputs once more.
+    ) -> InputSet:
+        """Make an input set with its check; `again` calls the reference on the inputs once more.
 
         Settings are given for inputs of another distribution than the first set.
         """
         tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
+        outputs = layout.output_tensors(expected)
         case = Case(
             definition=self.definition,
             inputs={name: tensors.get(name, self.others.get(name)) for name in self.definition.inputs},
-            expected=layout.output_tensors(expected),
+            expected=outputs,
             config=config or self.config,
             again=None if again is None else lambda: layout.output_tensors(again()),
             first=self.first,
             is_like_first=self.first is not None and config is None,
         )
-        return self.guarded(lambda: self.evaluator.check(case))
+        check = self.guarded(lambda: self.evaluator.check(case))
+        return InputSet(distribution, layout, inputs, expected, outputs, check, self)
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the outputs of many calls together."""
@@ -89,21 +92,24 @@ class InputSet:
     """One set of inputs with its expected outputs. It never leaves the judge."""
 
     distribution: str
+    layout: CallLayout
     inputs: torch.Tensor
     """``[bytes]``, laid out like a slot."""
     expected: torch.Tensor
     """``[bytes]``, laid out like a slot."""
+    outputs: Tensors
+    """The same by name."""
     check: Check
     checker: OutputChecker
 
-    def compare(self, layout: CallLayout, outputs: torch.Tensor) -> Verdict:
+    def compare(self, outputs: torch.Tensor) -> Verdict:
         """Compare the outputs in a slot with the expected ones."""
-        found, expected = layout.output_tensors(outputs), layout.output_tensors(self.expected)
-        return self.checker.guarded(lambda: self.check.compare(found, expected))
+        found = self.layout.output_tensors(outputs)
+        return self.checker.guarded(lambda: self.check.compare(found, self.outputs))
 
-    def observe(self, layout: CallLayout, outputs: torch.Tensor) -> Observation:
+    def observe(self, outputs: torch.Tensor) -> Observation:
         """Copy the outputs in a slot, to be judged with those of other calls."""
-        return Observation(self.check, layout.output_tensors(outputs.clone()))
+        return Observation(self.check, self.layout.output_tensors(outputs.clone()))
 
 
 @attrs.frozen(eq=False)
@@ -118,18 +124,9 @@ class PaddedCalls:
         """The inputs of the calls; `is_poisoned`: with numbers that are not pages behind the total."""
         base = prepared.layout.input_tensors(prepared.trials[0].inputs)
         for draw, exact in self.calls:
-            memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=exact.expected.device)
-            self.layout.pack({**base, **(draw.poisoned if is_poisoned else draw.stale)}, memory)
-            yield draw, attrs.evolve(exact, inputs=memory)
-
-
-@attrs.frozen(eq=False)
-class OtherScalars:
-    """A call with other scalars: a solution that ignores their values is wrong for every other caller."""
-
-    layout: CallLayout
-    item: InputSet
-    values: Mapping[str, float]
+            given = {**base, **(draw.poisoned if is_poisoned else draw.stale)}
+            inputs = self.layout.pack(given, exact.expected.device)
+            yield draw, attrs.evolve(exact, layout=self.layout, inputs=inputs)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -168,8 +165,8 @@ class PreparedWorkload:
     """Other kept integers after pages have moved between requests, as in the trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
-    scalars: list[OtherScalars] = attrs.field(factory=list)
-    """Calls with other scalars, for which the reference has other finite outputs."""
+    scalars: list[tuple[InputSet, Mapping[str, float]]] = attrs.field(factory=list)
+    """Calls with other scalars, for which the reference has other finite outputs: wrong if a solution ignores them."""
     padded: PaddedCalls | None = None
     """Calls with padded indices; None if the definition has none, or the reference is too slow."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
@@ -196,7 +193,7 @@ class PreparedWorkload:
     @property
     def structural_outputs(self) -> list[str]:
         """Outputs that other generated values do not change: they depend on structural integers alone."""
-        one, other = (self.layout.output_tensors(item.expected) for item in (self.trials[0], self.generated))
+        one, other = self.trials[0].outputs, self.generated.outputs
         return [name for name in one if torch.equal(_bytes(one[name]), _bytes(other[name]))]
 
     @property
@@ -210,7 +207,7 @@ class PreparedWorkload:
             "synthesized_inputs": list(self.synthesized),
             "enlarged_axes": dict(self.enlarged),
             "kept_integers": dict(self.kept_integers),
-            "other_scalars": {name: value for other in self.scalars for name, value in other.values.items()},
+            "other_scalars": {name: value for _, values in self.scalars for name, value in values.items()},
             "constant_inputs": dict(self.constant),
             "left_out": self.left_out,
         }
@@ -243,29 +240,30 @@ class PreparedWorkload:
     def _ignores_inputs(self, name: str) -> bool:
         """Whether the first set's answer passes on all sets, and there are some with other inputs."""
         first, *others = self.trials
-        found = self.layout.output_tensors(first.expected)[name]
-        checks = [
-            (item.check.parts[name], self.layout.output_tensors(item.expected)[name])
-            for item in others
-            if found.numel() and not torch.equal(item.inputs, first.inputs)
-        ]
-        return bool(checks) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
+        found = first.outputs[name]
+        if not found.numel():
+            return False
+        others = [item for item in others if not torch.equal(item.inputs, first.inputs)]
+        checks = ((item.check.parts[name], item.outputs[name]) for item in others)
+        return bool(others) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
 
 
 # -- generated inputs in memory of the judge -----------------------------------------------------------------
 
 
-def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, key: int) -> None:
-    """Generate inputs in memory laid out like a slot, as a timed call with this key gets them.
+def fill(
+    recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, *keys: int
+) -> None:
+    """Generate inputs as timed calls with these keys get them, in memory laid out like a slot or like one for each key.
 
     Shapes:
-        memory: ``[bytes]``
+        memory: ``[bytes]``, or ``[calls, bytes]``.
         base: ``[bytes]``, the values that some kinds of inputs change.
     """
     if recipes:
         places = [(recipe, layout.inputs[name].offset) for name, recipe in recipes.items()]
         inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
-        native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
+        native.open_native(memory.device).refill(inputs, keys, memory.stride(0))
 
 
 def other_values(recipes: Mapping[str, Recipe], layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:

@@ -37,10 +37,7 @@ _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 @attrs.frozen
 class EvaluationRecorder:
-    """Makes evaluations.
-
-    `baseline` is the name of the solution that speedups are quoted against.
-    """
+    """Makes evaluations; `baseline` is the name of the solution that speedups are quoted against."""
 
     environment: Environment
     where: Mapping[str, str]
@@ -94,10 +91,7 @@ class EvaluationRecorder:
         *,
         timing: Mapping[str, object] = _NO_FIELDS,
     ) -> Performance:
-        """The latency and the latencies that it is compared with.
-
-        `timing` has further fields of the timing.
-        """
+        """The latency and the latencies that it is compared with; `timing` has further fields of the timing."""
         others = timed.measurements()
         found = timed.timer.measurement()
         peaks, work = function.context.peaks, prepared.work
@@ -176,21 +170,16 @@ def without_harness_frames(text: str) -> str:
     """The output of a worker without the frames of the harness and the interpreter in the stacks of its signals."""
     kept: list[str] = []
     for line in text.splitlines(keepends=True):
-        if _is_of_harness(line):
+        frame = _FRAME.match(line)
+        is_of_harness = frame is not None and (frame["path"].startswith(_HARNESS) or frame["is_start"] is not None)
+        if is_of_harness or line.startswith("Extension modules: "):
             continue
-        if kept and _STACK.match(kept[-1]) and not _FRAME.match(line):
+        if kept and _STACK.match(kept[-1]) and not frame:
             kept.pop()  # all frames of that thread
         kept.append(line)
     if kept and _STACK.match(kept[-1]):
         kept.pop()
     return "".join(kept)
-
-
-def _is_of_harness(line: str) -> bool:
-    if line.startswith("Extension modules: "):
-        return True
-    frame = _FRAME.match(line)
-    return frame is not None and (frame["path"].startswith(_HARNESS) or frame["is_start"] is not None)
 
 
 def correctness_of(

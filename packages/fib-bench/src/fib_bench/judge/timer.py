@@ -27,7 +27,6 @@ from fib_schema import Definition, EvaluationStatus, Solution
 from ..config.model import ResolvedEvalConfig
 from ..events import Phase
 from ..secure_random import SECRET
-from ..timing.device import ClockWatch
 from ..timing.handshake import native
 from ..timing.measurement import Measurement, median_error
 from ..transport.messages import Warm, WarmUp
@@ -42,7 +41,7 @@ from .functions import (
     Rejected,
     build_request,
 )
-from .passes import Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired
+from .passes import MIN_VERIFIED, Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired
 from .prepared import PreparedWorkload
 
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
@@ -115,33 +114,6 @@ class _Series:
         return math.hypot(self.sampling_error_ns, _SYSTEMATIC_NS)
 
 
-class ThrottlingFilter:
-    """Discards passes during which the device ran below its usual clock.
-
-    Without a clock monitor it accepts every pass.
-    """
-
-    def __init__(self, watch: ClockWatch | None) -> None:
-        self._watch = watch
-        self._clocks: list[int] = []
-        self._discarded = 0
-
-    def accepts(self, begin: float) -> bool:
-        """Whether a pass that began then, in seconds of the monotonic clock, and has just ended, counts."""
-        if self._watch is None:
-            return True
-        self._clocks.append(self._watch.clock_mhz(begin))
-        if not self._watch.was_throttled(begin) or self._discarded >= _MAX_THROTTLED:
-            return True
-        self._discarded += 1
-        return False
-
-    def to_extra(self) -> dict[str, object]:
-        """The fields of a trace."""
-        clocks = {"sm_clock_mhz": int(statistics.median(self._clocks))} if self._clocks else {}
-        return {**clocks, **({"throttled_passes": self._discarded} if self._discarded else {})}
-
-
 class Timer:
     """Times a function, which it warms up and captures first.
 
@@ -179,7 +151,8 @@ class Timer:
         self._seconds = self._exclusive_seconds = 0.0
         self._made = 0
         self._disturbances: list[str] = []
-        self._filter = ThrottlingFilter(function.context.watch)
+        self._clocks: list[int] = []
+        self._throttled = 0
         function.load_all(prepared.trials[0].inputs)
         self._call_ns = self._warm_up()
         redraw = None if function.keeps_integers else prepared.redraw
@@ -214,8 +187,7 @@ class Timer:
     def _confirm_reads(self, reads: Sequence[str]) -> None:
         """Compare replays, which have what a call has read from the device before, with eager calls.
 
-        Raises:
-            NotCapturable: They differ, or they would leave work to the host that is all of an output's.
+        `NotCapturable` if they differ, or would leave work to the host that is all of an output's.
         """
         function, where = self._function, ", ".join(reads[:_MOST_LINES])
         if names := self._prepared.structural_outputs:
@@ -243,7 +215,7 @@ class Timer:
 
     def sample(self) -> None:
         """Make one pass of each kind that is not yet precise; `verify` verifies them."""
-        begin = self._function.context.seconds()
+        begin = time.monotonic()  # the judge has the device alone
         for launch, order in self._wanted:
             if not self._is_precise(launch, order):
                 self._sample_nothing(order)
@@ -252,7 +224,7 @@ class Timer:
             self._sample_nothing(Order.FRESH)
             if len(self._least) < _ENOUGH_OTHER:
                 self._least += self._run(native.LEAST, Order.COLD, Launch.DEVICE).taken_ns
-        taken = self._function.context.seconds() - begin
+        taken = time.monotonic() - begin
         self._exclusive_seconds += taken
         self._seconds += taken
 
@@ -269,12 +241,21 @@ class Timer:
         if not self._is_trusted:
             is_published = (launch, order) == self._wanted[0]
             self.verification.add(made, Sample.PUBLISHED if is_published else Sample.OTHER)
-        if self._is_undisturbed(made) and self._filter.accepts(begin):
+        if self._is_undisturbed(made) and not self._is_throttled(begin):
             self._series[launch, order].calls += made.taken_ns
             self._nothing[order] += made.nothing_ns
 
     def _run(self, kind: int, order: Order, launch: Launch) -> TimedPass:
         return self.passes.run(kind, order, launch, is_watched=kind == native.SOLUTION and not self._is_trusted)
+
+    def _is_throttled(self, begin: float) -> bool:
+        """Whether the device ran below its usual clock since then; not told without a monitor, or after many passes."""
+        if (watch := self._function.context.watch) is None:
+            return False
+        self._clocks.append(watch.clock_mhz(begin))
+        is_throttled = watch.was_throttled(begin) and self._throttled < _MAX_THROTTLED
+        self._throttled += is_throttled
+        return is_throttled
 
     def _is_undisturbed(self, made: TimedPass) -> bool:
         """Whether nothing else was on the device."""
@@ -349,14 +330,10 @@ class Timer:
         allowed = max(_FRESH_SHARE * fresh.latency_ns, _FRESH_EAGER_NS)
         if launch is Launch.DEVICE:
             allowed = min(_FRESH_SHARE * max(fresh.latency_ns - _TINY_NS, 0.0), _FRESH_NS)
-        return max(fresh.latency_ns - allowed - self._write_back_ns - cold.latency_ns, uneven_ns)
-
-    @property
-    def _write_back_ns(self) -> float:
-        """Nanoseconds for which inputs that were just made are written to memory while a call of *fresh* runs."""
+        # inputs that were just made are written to memory while a call of *fresh* runs, but for what waits in the cache
         cache_bytes = torch.cuda.get_device_properties(self._function.context.device).L2_cache_size
-        written = min(self._function.layout.size_bytes, cache_bytes) - cache_bytes // 4  # as much waits in the cache
-        return max(written, 0) / _WRITE_BACK_BYTES_PER_NS
+        written = max(min(self._function.layout.size_bytes, cache_bytes) - cache_bytes // 4, 0)
+        return max(fresh.latency_ns - allowed - written / _WRITE_BACK_BYTES_PER_NS - cold.latency_ns, uneven_ns)
 
     def compare_with(self, trusted: Timer | None) -> None:
         """Subtract no more than what passes without calls take in a trusted worker, and publish at least a least call.
@@ -395,9 +372,50 @@ class Timer:
             overhead_ns=series.overhead_ns,
         )
 
+    def graph_fields(self, *, is_padding_right: bool) -> dict[str, object]:
+        """The fields of a trace's timing about CUDA graphs; none on the CPU.
+
+        Timed passes replay captured calls with inputs that the judge makes anew, integers included, and compare some
+        with fresh answers. Integers and booleans are offsets, page numbers and masks, by which kernels choose their
+        work: all must have changed that have several valid values, in passes or where calls with padded indices are
+        right. Booleans are never drawn anew, nor offsets of requests that all have the same length.
+        """
+        function, prepared = self._function, self._prepared
+        if not function.context.is_cuda:
+            return {}
+        changed = self.passes.changed_names | (prepared.padded_integers if is_padding_right else frozenset())
+        inputs = prepared.checker.definition.inputs
+        names = prepared.layout.inputs.keys() - prepared.determined_integers - changed
+        fixed = [name for name in names if (spec := inputs[name]).is_integer or spec.dtype == "bool"]
+        verified = self.verification.compared[Sample.PUBLISHED]
+        if self.method != DEVICE:
+            problem = f"it was timed by the method {self.method!r}, which replays no captured call with changed inputs"
+        elif waits := [*self.passes.reads, *self.passes.waits]:
+            problem = f"it waits for the device in {waits[0]}"
+        elif function.has_setup:
+            problem = "its setup makes a plan on the host"
+        elif function.keeps_integers:
+            problem = "its integers were not redrawn, because the baseline has a setup"
+        elif fixed:
+            problem = f"integer or boolean inputs were not redrawn: {', '.join(sorted(fixed))}"
+        elif verified < MIN_VERIFIED:
+            problem = f"only {verified} replays were compared with fresh answers"
+        else:
+            return {"graph_safe": True}
+        return {"graph_safe": False, "graph_unsafe_reason": problem}
+
     def to_extra(self) -> dict[str, object]:
         """The timing fields of a trace beside the measurement."""
         raised_ns = self._raised_ns(self._wanted[0][0])
+        optional = {
+            "host_reads": list(self.passes.reads),
+            "waits": list(self.passes.waits),
+            "raised_ms": raised_ns / 1e6,
+            "disturbed_passes": len(self._disturbances),
+            "disturbances": self._disturbances,
+            "sm_clock_mhz": int(statistics.median(self._clocks)) if self._clocks else 0,
+            "throttled_passes": self._throttled,
+        }
         return {
             **self.verification.to_extra(),
             "uncertainty_ms": self._series[self._wanted[0]].error_ns / 1e6,
@@ -408,12 +426,8 @@ class Timer:
                 if launch is Launch.DEVICE
             },
             "nodes": self.passes.nodes,
-            **({"host_reads": list(self.passes.reads)} if self.passes.reads else {}),
-            **({"waits": list(self.passes.waits)} if self.passes.waits else {}),
             "exclusive_ms": round(self._exclusive_seconds * 1e3, 3),
-            **({"raised_ms": raised_ns / 1e6} if raised_ns else {}),
-            **({"disturbed_passes": len(found), "disturbances": found} if (found := self._disturbances) else {}),
-            **self._filter.to_extra(),
+            **{name: value for name, value in optional.items() if value},
         }
 
 
@@ -548,8 +562,7 @@ class Interleaved:
             self._solution.context,
             shares_inputs_with=self._solution,
             has_setup=role == BASELINE and worker.has_setup,
-            recipes=self._prepared.recipes,
-            hidden=self._prepared.hidden_from_setup,
+            prepared=self._prepared,
         )
         self._functions[role] = function.__enter__()
         return worker
@@ -621,11 +634,7 @@ class Interleaved:
     # -- answers ---------------------------------------------------------------------------------
 
     def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """Call the reference on several input sets, once more in a fresh worker if it fails; None if it fails again.
-
-        Shapes:
-            inputs: ``[calls, bytes]``, as is what is returned.
-        """
+        """Call the reference as `Answer` says, once more in a fresh worker if it fails; None if it fails again."""
         reason = ""
         for is_again in (False, True):
             try:

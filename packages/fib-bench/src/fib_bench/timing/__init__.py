@@ -1,4 +1,4 @@
-"""Timing: measurements, the native code of handshakes, settings and clocks of devices, roofline."""
+"""Timing: measurements, the native code of handshakes, roofline."""
 
 from __future__ import annotations
 

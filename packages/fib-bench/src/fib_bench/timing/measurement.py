@@ -30,9 +30,8 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 def median_error(samples: Sequence[float]) -> float:
     """Half the 95 % interval of the median, from the quartiles, as if the samples were normally distributed.
 
-    Unlike `median_interval` this is narrow for few samples, and a single outlier does not widen it.
-
-    The range of fewer than four samples counts.
+    Unlike `median_interval` this is narrow for few samples, and a single outlier does not widen it. The range of fewer
+    than four samples counts.
     """
     ordered = sorted(samples)
     count = len(ordered)

@@ -45,10 +45,7 @@ class Work:
 def work_of(definition: Definition, axes: Mapping[str, int], values: Values | None = None) -> Work | None:
     """The least work of a call; None where nothing is declared for the op_type, or its inputs have other names.
 
-    Op_types whose work depends on the inputs have none without their values.
-
-    Returns:
-        Work that is certain only where it follows from the sizes.
+    Op_types whose work depends on the inputs have none without their values. Only work by sizes is certain.
     """
     declared = _declarations().get(definition.op_type)
     if declared is None:
@@ -98,22 +95,21 @@ class _Call:
             raise KeyError(name)
         return value.detach().cpu().long()
 
+    def operand_bytes(self, name: str) -> float:
+        """The size of an element of an input."""
+        dtype = self.definition.inputs[name].dtype
+        return 0.5 if dtype == "float4_e2m1" else float(torch_dtype(dtype).itemsize)
+
     def row_bytes(self, names: Iterable[str], leading: int = 0) -> int:
         """The bytes of some tensors, or of one row of each, without that many leading dimensions."""
         specs = {**self.definition.inputs, **self.definition.outputs}
-        rows = ((self.shapes[name] or ())[leading:] for name in names)
-        return sum(
-            math.prod(row) * torch_dtype(specs[name].dtype).itemsize for name, row in zip(names, rows, strict=True)
-        )
+        sizes = {name: math.prod((self.shapes[name] or ())[leading:]) for name in names}
+        return sum(size * torch_dtype(specs[name].dtype).itemsize for name, size in sizes.items())
 
     def tensors(self, specs: Mapping[str, TensorSpec], names: str | Sequence[str] = "*") -> list[str]:
         """Those of some inputs or outputs that are tensors of every call."""
         wanted = [name for name in specs if names == "*" or name in names]
         return [name for name in wanted if self.shapes[name] is not None and not specs[name].optional]
-
-
-def _operand_bytes(spec: TensorSpec) -> float:
-    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
 
 
 def _work_by_sizes(call: _Call, declared: _Declaration) -> Work:
@@ -125,7 +121,7 @@ def _work_by_sizes(call: _Call, declared: _Declaration) -> Work:
         read_bytes=call.row_bytes(call.tensors(definition.inputs, declared.reads)),
         written_bytes=call.row_bytes(call.tensors(definition.outputs, declared.writes)),
         operations=math.prod(sizes) if sizes and operands else 0,
-        operand_bytes=_operand_bytes(operands) if operands else 2.0,
+        operand_bytes=call.operand_bytes(declared.operands) if operands else 2.0,
         is_certain=declared.is_certain,
     )
 
@@ -135,7 +131,8 @@ def _attention(call: _Call, declared: _Declaration) -> Work:
 
     Keys that several sequences share are read once. Queries without a key are neither read nor written.
     """
-    tokens, queries = _keys_of_sequences(call), _queries_of_sequences(call)
+    tokens = _keys_of_sequences(call)
+    queries = call.integers("qo_indptr").diff() if "qo_indptr" in call.definition.inputs else torch.ones_like(tokens)
     if "causal" in call.definition.name:  # the last query sees all keys
         rows = torch.minimum(queries, tokens)
         visible = (rows * (2 * tokens - rows + 1)).sum() // 2
@@ -144,8 +141,7 @@ def _attention(call: _Call, declared: _Declaration) -> Work:
         visible = (rows * tokens).sum()
     is_read = rows > 0
     if "kv_indices" in call.definition.inputs:
-        distinct = _distinct_tokens(call, tokens, is_read)
-        read = distinct * call.row_bytes(declared.keys, leading=2)
+        read = _distinct_tokens(call, tokens, is_read) * call.row_bytes(declared.keys, leading=2)
     else:
         read = int(tokens[is_read].sum()) * call.row_bytes(declared.keys, leading=1)
     return _attention_work(call, declared, int(rows.sum()), int(visible), read)
@@ -155,7 +151,7 @@ def _sparse_attention(call: _Call, declared: _Declaration) -> Work:
     """Each query over the tokens of its own row of indices; negative ones are padding."""
     indices = call.integers("sparse_indices")
     is_given = indices >= 0
-    read = _distinct(indices[is_given]) * call.row_bytes(declared.keys, leading=2)
+    read = len(torch.unique(indices[is_given])) * call.row_bytes(declared.keys, leading=2)
     return _attention_work(call, declared, int(is_given.any(dim=1).sum()), int(is_given.sum()), read)
 
 
@@ -168,7 +164,7 @@ def _attention_work(call: _Call, declared: _Declaration, rows: int, visible: int
         read_bytes=rows * call.row_bytes(declared.queries, leading=1) + read_bytes + call.row_bytes(integers),
         written_bytes=rows * call.row_bytes([*call.definition.outputs], leading=1),
         operations=2 * heads * width * visible,
-        operand_bytes=_operand_bytes(inputs[declared.keys[0]]),
+        operand_bytes=call.operand_bytes(declared.keys[0]),
         is_certain=False,
     )
 
@@ -184,12 +180,6 @@ def _keys_of_sequences(call: _Call) -> torch.Tensor:
     return torch.where(entries > 0, (entries - 1) * size + last, 0)
 
 
-def _queries_of_sequences(call: _Call) -> torch.Tensor:
-    if "qo_indptr" in call.definition.inputs:
-        return call.integers("qo_indptr").diff()
-    return torch.ones_like(call.integers("kv_indptr")[1:])
-
-
 def _distinct_tokens(call: _Call, tokens: torch.Tensor, is_read: torch.Tensor) -> int:
     """Number of tokens of pages that are read at least once."""
     size, begins = call.axes["page_size"], call.integers("kv_indptr")
@@ -200,10 +190,6 @@ def _distinct_tokens(call: _Call, tokens: torch.Tensor, is_read: torch.Tensor) -
     pages = call.integers("kv_indices")[begins[0] : begins[0] + len(sequence)]
     names, index = torch.unique(pages, return_inverse=True)
     return int(torch.zeros(len(names), dtype=torch.long).scatter_reduce(0, index, used, "amax").sum())
-
-
-def _distinct(integers: torch.Tensor) -> int:
-    return len(set(integers.flatten().tolist()))
 
 
 def _experts(call: _Call, _: _Declaration) -> Work:
@@ -218,10 +204,10 @@ def _experts(call: _Call, _: _Declaration) -> Work:
     of_tokens = [name for name in names if name not in of_experts]
     weights = sum(math.prod((call.shapes[name] or ())[1:]) for name in ("gemm1_weights", "gemm2_weights"))
     return Work(
-        read_bytes=_distinct(local) * call.row_bytes(of_experts, leading=1) + call.row_bytes(of_tokens),
+        read_bytes=len(torch.unique(local)) * call.row_bytes(of_experts, leading=1) + call.row_bytes(of_tokens),
         written_bytes=call.row_bytes([*call.definition.outputs]),
         operations=2 * int(local.numel()) * weights,
-        operand_bytes=_operand_bytes(inputs["gemm1_weights"]),
+        operand_bytes=call.operand_bytes("gemm1_weights"),
         is_certain=False,
     )
 
@@ -299,8 +285,7 @@ def speed_fields(peaks: Peaks | None, work: Work | None, latency_ms: float) -> d
     moved = work.read_bytes + work.written_bytes
     extra = {"bytes": moved, "achieved_gb_per_s": round(moved / latency_ms / 1e6, 1)}
     if work.operations:
-        extra |= {"operations": work.operations}
-        extra |= {"achieved_tflop_per_s": round(work.operations / latency_ms / 1e9, 2)}
+        extra |= {"operations": work.operations, "achieved_tflop_per_s": round(work.operations / latency_ms / 1e9, 2)}
     if peaks is not None and (least_ms := peaks.attainable_ms(work)):
         extra["attainable_fraction"] = round(least_ms / latency_ms, 4)
     return extra

@@ -89,14 +89,16 @@ class CallLayout:
         """Inputs and outputs of one call."""
         return self.input_bytes + self.output_bytes
 
-    def pack(self, values: Mapping[str, Value], memory: torch.Tensor) -> None:
-        """Write input tensors into memory laid out like a slot, and `GAP` between the elements of strided ones."""
+    def pack(self, values: Mapping[str, Value], device: torch.device) -> torch.Tensor:
+        """Lay input tensors out like a slot, ``[bytes]``, with `GAP` between the elements of strided ones."""
+        memory = torch.zeros(self.input_bytes, dtype=torch.uint8, device=device)
         for name, slot in self.inputs.items():
             value = values[name]
             assert isinstance(value, torch.Tensor)
             if slot.strides is not None:
                 bytes_in(memory, slot).fill_(GAP)
             tensor_in(memory, slot).copy_(value)
+        return memory
 
     @property
     def strides(self) -> Mapping[str, Strides]:

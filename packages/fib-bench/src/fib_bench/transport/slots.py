@@ -99,10 +99,6 @@ class Slots:
         """The file descriptors that travel with the message."""
         return self._input_arena.descriptors + self._output_arena.descriptors
 
-    def load(self, slots: int | slice, memory: torch.Tensor) -> None:
-        """Put one set of inputs into slots."""
-        self.inputs[slots] = memory
-
     def close(self) -> None:
         """Give the memory back; the worker must have let go of it, or be gone."""
         self._output_arena.close()

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,7 +33,7 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .outside_checks import descendants
+from .outside_checks import usage
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
@@ -139,9 +139,9 @@ class Worker:
     def _has_ended(self) -> bool:
         return self.pid in self._server.exits
 
-    def started(self) -> list[int]:
-        """Its descendants, and processes that have left a worker, which may have been this one."""
-        return descendants(self.pid, *self._server.processes, without=self._server.workers)
+    def usage(self) -> tuple[float, dict[str, int]]:
+        """The use of processors by it, its descendants, and processes that have left a worker, maybe this one."""
+        return usage(self.pid, *self._server.processes, without=self._server.workers)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -154,6 +154,13 @@ class Worker:
         """
         self.post(message, descriptors)
         return self.answer(seconds)
+
+    def request_each(self, messages: Sequence[msgspec.Struct], *, seconds: float, most_seconds: float) -> list[object]:
+        """Send requests ahead and wait for their answers, for all of them `most_seconds`; raises like `request`."""
+        for message in messages:
+            self.post(message)
+        end = time.monotonic() + most_seconds
+        return [self.answer(max(min(seconds, end - time.monotonic()), 0.0)) for _ in messages]
 
     def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send a request; `answer` waits for the reply. Raises like `request`."""

@@ -567,13 +567,13 @@ static void note_repeated(const FibMailbox* mail, FibClock* clock, u32 call) {
 // `yields`: leaves the core to others while it waits. `ends_on_device`: waits for the end of the pass as well.
 int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, const u64* go, const u32* delay_ns,
               u64 patience_ns, int yields, int ends_on_device, u64 slice_ns) {
-  const u64 entered = now();
+  u64 since = now();
   for (;;) {
     const u32 k = clock->call;
     if (k == (u32)calls) {
       while (ends_on_device && !__atomic_load_n(&mail->end, __ATOMIC_ACQUIRE)) {
         pause_cpu();
-        if (now() - entered > slice_ns) return 1;
+        if (now() - since > slice_ns) return 1;
       }
       clock->end = now();
       for (int i = 0; i < calls; ++i) note_repeated(mail, clock, i);
@@ -588,7 +588,7 @@ int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, co
     if (clock->phase == 1) {
       while (!__atomic_load_n(&mail->ready[k], __ATOMIC_ACQUIRE)) {
         if (yields) sched_yield(); else pause_cpu();
-        if (now() - entered > slice_ns) return 1;
+        if (now() - since > slice_ns) return 1;
       }
       if (k > 0) note_repeated(mail, clock, k - 1);  // that call's own digest precedes this preparation
       const u64 until = now() + delay_ns[k];
@@ -604,13 +604,14 @@ int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, co
     u64 value;
     while (!(value = __atomic_load_n(&mail->stop[k], __ATOMIC_ACQUIRE))) {
       if (yields) sched_yield(); else pause_cpu();
-      if (now() - entered > slice_ns) return 1;
+      if (now() - since > slice_ns) return 1;
     }
     clock->t1[k] = now();
     clock->stop[k] = value;
     __atomic_store_n(&mail->stop[k], 0, __ATOMIC_RELEASE);
     clock->phase = 0;
     clock->call = k + 1;
+    since = clock->t1[k];
   }
 }
 

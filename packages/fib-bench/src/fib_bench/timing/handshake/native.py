@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
@@ -159,9 +160,14 @@ class HostNative:
             u64(patience_ns), int(self.is_host), int(ends_on_device), u64(int(slice_seconds * 1e9)),
         )  # fmt: skip
 
-    def refill(self, call: Call, key: int) -> None:
-        """Make the inputs of a call from its key."""
-        self._call("fib_refill", ctypes.byref(call), u64(key), 1, None)
+    def refill(self, inputs: Sequence[Input], keys: Sequence[int], stride: int = 0, base_stride: int = 0) -> None:
+        """Make the inputs of a call from each key, on the current stream; strides, in bytes, lead to the next call."""
+        call, stream = call_of(inputs, ()), None if self.is_host else _stream()
+        for key in keys:
+            self._call("fib_refill", ctypes.byref(call), u64(key), int(self.is_host), stream)
+            for item in call.input[: len(inputs)]:
+                item.target += stride
+                item.base += base_stride
 
     def recompute(
         self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
@@ -180,20 +186,16 @@ class HostNative:
 
 
 class Native(HostNative):
-    """The native module, opened for the current CUDA device.
-
-    The image is a cubin for this device.
-    """
+    """The native module, opened for the current CUDA device with these properties; the image is a cubin for it."""
 
     is_host = False
 
-    def __init__(
-        self, library: ctypes.CDLL, image: bytes, *, multiprocessors: int, shared_bytes: int, flush_bytes: int
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, image: bytes, properties: Any) -> None:
         super().__init__(library)
+        flush_bytes = max(3 * properties.L2_cache_size // 2, 1 << 20)
         self.flush_lines = flush_bytes // _LINE_BYTES
-        shared = u32(shared_bytes - _FLUSH_STATIC_BYTES)
-        self._call("fib_open", image, u32(multiprocessors), shared, u64(flush_bytes))
+        shared = u32(properties.shared_memory_per_block_optin - _FLUSH_STATIC_BYTES)
+        self._call("fib_open", image, u32(properties.multi_processor_count), shared, u64(flush_bytes))
 
     @property
     def table_address(self) -> int:
@@ -242,18 +244,13 @@ class Native(HostNative):
         """Give a pass back."""
         self._library.fib_discard(ctypes.c_void_p(handle))
 
-    def refill(self, call: Call, key: int) -> None:
-        """Make the inputs of a call from its key, on the current stream."""
-        self._call("fib_refill", ctypes.byref(call), u64(key), 0, _stream())
-
     def recompute(
         self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
     ) -> tuple[list[int], list[int]]:
         """Recompute digests from copies of outputs, with what their flushes must have found."""
         count = len(words)
-        given = torch.tensor([[ctypes.c_int64(word).value for word in each] for each in words], dtype=torch.int64).to(
-            device
-        )
+        signed = [[ctypes.c_int64(word).value for word in each] for each in words]
+        given = torch.tensor(signed, dtype=torch.int64).to(device)
         scratch = torch.empty(count * 2 * BLOCKS, dtype=torch.int64, device=device)
         found = torch.empty(count, dtype=torch.int64, device=device)
         counts = torch.zeros(count, dtype=torch.int32, device=device)
@@ -324,13 +321,7 @@ def open_native(device: torch.device) -> HostNative:
     if device.type == "cpu":
         return HostNative(_host_module())
     properties = torch.cuda.get_device_properties(device)
-    return Native(
-        _host_module(),
-        image_for(f"sm_{properties.major}{properties.minor}"),
-        multiprocessors=properties.multi_processor_count,
-        shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        flush_bytes=max(3 * properties.L2_cache_size // 2, 1 << 20),
-    )  # fmt: skip
+    return Native(_host_module(), image_for(f"sm_{properties.major}{properties.minor}"), properties)
 
 
 def _sources(name: str) -> dict[str, str]:
