@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Self
 
@@ -49,7 +49,6 @@ _INHERITED = frozenset({
     LIMIT_VARIABLE, VARIABLES_VARIABLE, messages.COMPILE_SECONDS_VARIABLE,
 })  # fmt: skip
 _OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
-_CUDA_SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # the server must not initialise CUDA: it forks
 _MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
 _PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
 
@@ -75,24 +74,20 @@ class KeptOutput:
     """The head and the tail of a text of any length."""
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
-        self._kept = kept_bytes
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._dropped = 0
+        self._kept, self._dropped = kept_bytes, 0
+        self._data = bytearray()
 
     def add(self, data: bytes) -> None:
         """Append the bytes read."""
-        room = self._kept - len(self._head)
-        self._head += data[:room]
-        self._tail += data[max(room, 0) :]
-        if (excess := len(self._tail) - self._kept) > 0:
-            del self._tail[:excess]
+        self._data += data
+        if (excess := len(self._data) - 2 * self._kept) > 0:
+            del self._data[self._kept : self._kept + excess]
             self._dropped += excess
 
     def text(self) -> str:
         """The kept bytes as text, with a note where bytes were dropped."""
         gap = f"\n... {self._dropped} bytes dropped ...\n" if self._dropped else ""
-        return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
+        return (self._data[: self._kept] + gap.encode() + self._data[self._kept :]).decode("utf-8", "replace")
 
 
 class Worker:
@@ -195,7 +190,7 @@ class Worker:
             WorkerLost: The worker has ended.
             WorkerPoolFailed: The server has.
         """
-        self._server.is_alive()
+        self._server.ping()
         self._raise_if_closed()
 
     def _raise_if_closed(self) -> None:
@@ -219,7 +214,7 @@ class Worker:
         """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""
         if not self.is_closed and not self._is_killed:  # later its number may have gone to another worker
             with suppress(ChannelClosed, OSError):  # of the server, which `close` finds out
-                self._server.kill(self.pid)
+                send(self._server.channel, messages.Kill(self.pid))
                 self._is_killed = True
 
     def close(self, *, unless: Connection | None = None) -> bool:
@@ -243,36 +238,36 @@ class Worker:
         self._selector.close()
         self._channel.close()
         os.close(self._output)
-        self._server.forget(self.pid)
+        self._server.exits.pop(self.pid, None)
+        self._server.workers.discard(self.pid)
         self._folder.remove()
         return True
 
     def _await_end(self, unless: Connection | None) -> bool:
         """Wait until the server reports that all have ended; returns whether no message to `unless` came first."""
-        if self.is_closed:
-            return True
         end = time.monotonic() + _EXIT_SECONDS
+        sources = [source for source in (self._server.channel, unless) if source is not None]
         try:
-            with selectors.DefaultSelector() as selector:
-                for source in (self._server.channel, unless):
-                    if source is not None:
-                        selector.register(source, selectors.EVENT_READ)
-                while not self._has_ended and (left := end - time.monotonic()) > 0:
-                    ready = [key.fileobj for key, _ in selector.select(left)]
-                    if unless in ready:
-                        return False
-                    if ready:
-                        self._server.read_reports()
+            while not self.is_closed and (left := end - time.monotonic()) > 0:
+                ready = wait(sources, left)
+                if unless in ready:
+                    return False
+                if ready:
+                    self._server.read_reports()
         except (ChannelClosed, ProtocolError, OSError):
             self._server.close()  # takes every worker with it
         return True
 
+    def _wait_for_end(self, seconds: float) -> None:
+        """Read what arrives until the worker has ended, or some time has passed."""
+        end = time.monotonic() + seconds
+        while not self._has_ended and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+
     def _end_silent_worker(self) -> None:
         """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
         self._ignore(self._channel)
-        end = time.monotonic() + _DYING_SECONDS
-        while not self._has_ended and (left := end - time.monotonic()) > 0:
-            self._wait(left)
+        self._wait_for_end(_DYING_SECONDS)
         if not self._has_ended:
             self._reason_to_kill = "the worker closed its channel to the judge and was killed"
             self.kill()
@@ -283,9 +278,7 @@ class Worker:
         if self._handle is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
-        end = time.monotonic() + _STACK_SECONDS
-        while (left := end - time.monotonic()) > 0 and not self._has_ended:
-            self._wait(left)
+        self._wait_for_end(_STACK_SECONDS)
 
     def _end_in_words(self) -> str:
         ended = self._server.exits.get(self.pid)
@@ -416,6 +409,7 @@ class ForkServerClient:
 
     def spawn(self) -> Worker:
         """A fresh worker; raises `WorkerPoolFailed` if the server does not start, or has ended."""
+        self.start()
         folder = TemporaryFolder()
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -423,33 +417,28 @@ class ForkServerClient:
         with suppress(PermissionError):  # the user has many pipes: what prints much is slower
             fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
-            pid = self._fork(folder.path, (theirs.fileno(), write_end))
-        except BaseException:
-            ours.close()
-            os.close(read_end)
-            folder.remove()
-            raise
-        finally:
-            theirs.close()
-            os.close(write_end)
-        self.workers.add(pid)
-        return Worker(self, pid, ours, read_end, folder)
-
-    def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
-        self.start()
-        try:
-            send(self.channel, messages.Spawn(str(folder)), descriptors)
+            send(self.channel, messages.Spawn(str(folder.path)), (theirs.fileno(), write_end))
             while not self._spawned:
                 if not is_readable(self.channel, _SPAWN_SECONDS):
                     raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
                 self.read_reports()
-        except (ChannelClosed, ProtocolError) as error:
+        except BaseException as error:
+            ours.close()
+            os.close(read_end)
+            folder.remove()
+            if not isinstance(error, (ChannelClosed, ProtocolError)):
+                raise
             self.close()
             raise WorkerPoolFailed(f"no worker came: {error}") from error
-        return self._spawned.pop()
+        finally:
+            theirs.close()
+            os.close(write_end)
+        pid = self._spawned.pop()
+        self.workers.add(pid)
+        return Worker(self, pid, ours, read_end, folder)
 
-    def is_alive(self) -> bool:
-        """Whether the process answers; a server that was killed before this call does not, and is closed."""
+    def ping(self) -> None:
+        """Close a server that was killed before this call, which does not answer."""
         self._has_answered = False
         with suppress(ChannelClosed, ProtocolError, OSError):
             send(self.channel, messages.Ping())
@@ -457,7 +446,6 @@ class ForkServerClient:
                 self.read_reports()
         if not self._has_answered:
             self.close()
-        return self._has_answered
 
     def close(self) -> None:
         """Stop the server and with it every worker."""
@@ -479,10 +467,6 @@ class ForkServerClient:
         if self.has_ended:
             raise WorkerPoolFailed(_SERVER_DIED)
 
-    def kill(self, pid: int) -> None:
-        """Have a worker killed; its end is reported like any other."""
-        send(self.channel, messages.Kill(pid))
-
     def read_reports(self) -> None:
         """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
@@ -495,11 +479,6 @@ class ForkServerClient:
                     self.exits[pid] = message
                 case messages.Pong():
                     self._has_answered = True
-
-    def forget(self, pid: int) -> None:
-        """Drop the record of a worker's end."""
-        self.exits.pop(pid, None)
-        self.workers.discard(pid)
 
     @property
     def processes(self) -> list[int]:
@@ -519,12 +498,9 @@ def server_environment(device: str) -> dict[str, str]:
         "FIB_CACHE_PATH": str(get_fib_cache_path().absolute()),  # workers have other homes and folders
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more start a pool of processes, seconds after the call that compiles
     }
-    return _with_cpu_settings(inherited) | fixed if device == "cpu" else inherited | fixed | _CUDA_SETTINGS
-
-
-def _with_cpu_settings(inherited: dict[str, str]) -> dict[str, str]:
-    """Triton's interpreter, and OpenMP threads that leave the judge's clock a core."""
-    # about half a millisecond, which spans the time between two parallel regions: waking a thread up takes
-    # longer than many a kernel; by default it spins for much longer, on a core that another may need
+    if device != "cpu":
+        return inherited | fixed | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # it must not initialise CUDA: it forks
+    # OpenMP threads leave the judge's clock a core. They spin for half a millisecond, which spans the time between two
+    # parallel regions: waking one up takes longer than many a kernel, and by default they spin for much longer.
     threads = str(max(len(os.sched_getaffinity(0)) - 1, 1))
-    return {"GOMP_SPINCOUNT": "50000", "OMP_NUM_THREADS": threads} | inherited | {"TRITON_INTERPRET": "1"}
+    return {"GOMP_SPINCOUNT": "50000", "OMP_NUM_THREADS": threads} | inherited | {"TRITON_INTERPRET": "1"} | fixed
