@@ -27,10 +27,9 @@ from fib_schema.strides import normalized_strides
 
 from .. import recipe
 from ..recipe import Content, Recipe
-from . import makers, synthesis
+from . import synthesis
 from .generation import Value
-from .makers import InputDraft, SynthesisError, first_axis
-from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, names_read_by_value, role_of
+from .synthesis import InputDraft, Role, SynthesisError, find_rule, first_axis, is_distributable, role_of
 
 _DTYPES = tuple(dtype.value for dtype in (
     DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1,
@@ -83,25 +82,17 @@ def plan_recipes(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """Select what each input of a call may contain, and why the values of others stay, but of structure.
 
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: Valid inputs, the base of recipes that need one; CUDA tensors synchronize the device.
-        distributions: Those that the reference accepts for the workload.
-        recorded: Inputs whose values come from a blob.
+    Constant axes may be missing. `values` are valid inputs, the base of recipes that need one; CUDA tensors synchronize
+    the device. The reference accepts the `distributions`; the values of `recorded` inputs come from blobs.
     """
-    planner = _Planner(InputDraft(definition, {**definition.const_axes, **axes}, 0), distributions, recorded)
-    read = read_by_constraints(definition)
+    draft = InputDraft(definition, {**definition.const_axes, **axes}, 0)
+    planner = _Planner(draft, distributions, recorded, read_by_constraints(definition))
     recipes: dict[str, Recipe] = {}
     reasons: dict[str, str] = {}
     for name in definition.inputs:
-        value = values.get(name)
-        if (
-            isinstance(value, torch.Tensor)
-            and value.numel()
-            and role_of(definition, name) not in synthesis.STRUCTURE_ROLES
-        ):
-            found = "a constraint reads its values" if name in read else planner.plan(name, value)
+        value, is_structure = values.get(name), role_of(definition, name) in synthesis.STRUCTURE_ROLES
+        if isinstance(value, torch.Tensor) and value.numel() and not is_structure:
+            found = planner.plan(name, value)
             (recipes if isinstance(found, Recipe) else reasons)[name] = found  # type: ignore[assignment]
     return recipes, reasons
 
@@ -119,7 +110,7 @@ def sealed(name: str, position: int, tensor: torch.Tensor) -> Recipe | None:
 
 def read_by_constraints(definition: Definition) -> set[str]:
     """Return the names whose values, rather than shapes, a constraint reads."""
-    return {name for text in definition.constraints for name in names_read_by_value(parse_constraint(text))}
+    return {name for text in definition.constraints for name in synthesis.names_read_by_value(parse_constraint(text))}
 
 
 def other_scalars(
@@ -154,27 +145,26 @@ class _Planner:
     draft: InputDraft
     distributions: Sequence[str]
     recorded: Collection[str]
+    read_by_constraints: Collection[str]
 
     def plan(self, name: str, value: torch.Tensor) -> Recipe | str:
         """Return the recipe of an input, or why it has none."""
         place = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
+        position, dtype = list(self.draft.definition.inputs).index(name), str(self.draft.spec(name).dtype)
+        if name in self.read_by_constraints:
+            return "a constraint reads its values"
         if place is None:
             return f"its elements lie apart in more than {_MAX_DIMS} dimensions"
-        if self.draft.spec(name).dtype not in _DTYPES:
-            return f"values of dtype {self.draft.spec(name).dtype} are not generated for timed calls"
+        if dtype not in _DTYPES:
+            return f"values of dtype {dtype} are not generated for timed calls"
         content = self._content(name, value)
         if isinstance(content, str):
             return content
-        position, dtype = list(self.draft.definition.inputs).index(name), str(self.draft.spec(name).dtype)
-        fields = {"shape": place[0], "strides": place[1], **msgspec.structs.asdict(content)}
-        return Recipe(
-            name=name, position=position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields
-        )
-
-    def _row(self, content: Content, value: torch.Tensor) -> int:
+        row = value.shape[-1] if value.dim() else 1
         if value.dim() < 2 and content.kind == recipe.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
-            return _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
-        return value.shape[-1] if value.dim() else 1
+            row = _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
+        fields = {"shape": place[0], "strides": place[1], **msgspec.structs.asdict(content)}
+        return Recipe(name=name, position=position, dtype=dtype, elements=value.numel(), row=row, **fields)
 
     def _content(self, name: str, value: torch.Tensor) -> Content | str:
         """Return what depends on the meaning of an input, or why its values stay."""
@@ -193,11 +183,11 @@ class _Planner:
         if found.kind in {recipe.SHARES, recipe.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
             return "a row of one element has only one value"
         if name in self.recorded and found.kind != recipe.BYTES and not _has_rows_like(found, value):
-            return _rescaled(value, rule.role, is_selected=is_selected(self.draft.definition, name))
+            return _rescaled(value, rule.role, is_selected=synthesis.is_selected(self.draft.definition, name))
         return self._normal(found, name, rule.role) if found.kind == recipe.NORMAL else found
 
     def _normal(self, content: Content, name: str, role: Role) -> Content:
-        low, high = synthesis.WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else synthesis.WIDE_EXPONENTS
+        low, high = synthesis.wide_exponents(self.draft.definition)
         mask = _DISTRIBUTIONS["normal"] | _SCALES
         if role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
             mask = _DISTRIBUTIONS["normal"]
@@ -210,7 +200,7 @@ class _Planner:
     def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:
         low, high = content.first, content.last
         if role is Role.COUNTS:  # the size of the vocabulary disables top-k
-            vocabulary = first_axis(self.draft.axes, *makers.VOCABULARY_AXES) or 1 << 31
+            vocabulary = first_axis(self.draft.axes, *synthesis.VOCABULARY_AXES) or 1 << 31
             high = min(max(high, int(value.masked_fill(value >= vocabulary, 0).max())), vocabulary - 1)
         elif role is Role.BYTES and name in self.recorded:
             low, high = int(value.min()), int(value.max())
@@ -252,8 +242,7 @@ def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[
     """Return shape and strides with as few dimensions as possible, empty if contiguous; None if there are too many."""
     if strides is None:
         return (), ()
-    sizes: list[int] = []
-    steps: list[int] = []
+    sizes, steps = list[int](), list[int]()
     for size, step in zip(shape, strides, strict=True):
         if size == 1:
             continue
