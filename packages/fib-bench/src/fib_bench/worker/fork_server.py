@@ -64,7 +64,8 @@ def main() -> None:
         pass  # the judge has ended
     finally:
         _end_all(outside_checks.children)
-        server.remove_folders()
+        for folder in server.folders.values():  # of workers that run: the judge may have been killed
+            remove_folder(Path(folder))
         gc.unfreeze()  # otherwise extension modules report leaks at exit
 
 
@@ -118,7 +119,8 @@ class Server:
         self._later = deque(later)
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, str] = {}
+        self.folders: dict[int, str] = {}
+        """The folders of the workers that run, by process."""
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
         self._looks = 0
@@ -134,8 +136,8 @@ class Server:
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:
-            ready = self._selector.select(self._wait_seconds())
-            if not ready and self._workers and self._later:
+            ready = self._selector.select((0.0 if self._later else _TASK_COUNT_SECONDS) if self.folders else None)
+            if not ready and self.folders and self._later:
                 self._later.popleft()()
             for key, _ in ready:
                 if key.fileobj is self._channel:
@@ -146,23 +148,12 @@ class Server:
             self._reap()
             self._end_bombs()
 
-    def remove_folders(self) -> None:
-        """Remove the folders of workers that ran when the judge went away: it may have been killed."""
-        for folder in self._workers.values():
-            remove_folder(Path(folder))
-
-    def _wait_seconds(self) -> float | None:
-        """The longest wait for a request or the end of a worker; None without a limit."""
-        if not self._workers:
-            return None
-        return 0.0 if self._later else _TASK_COUNT_SECONDS
-
     def _answer(self) -> None:
         while self._receiver.messages:
             match self._receiver.messages.popleft():
                 case Spawn(folder=folder):
                     self._spawn(folder)
-                case Kill(pid=pid) if pid in self._workers:
+                case Kill(pid=pid) if pid in self.folders:
                     os.kill(pid, signal.SIGKILL)
                 case Ping():
                     send(self._channel, Pong())
@@ -182,7 +173,7 @@ class Server:
         self._uid_locks[pid] = uid_lock
         os.close(channel)
         os.close(output)
-        self._workers[pid] = folder
+        self.folders[pid] = folder
         send(self._channel, Spawned(pid))
 
     def _become_worker(self, channel: int, output: int, folder: str, uid_channel: int) -> None:
@@ -210,9 +201,11 @@ class Server:
         """Reap processes that have ended; after a worker, kill the processes it left behind."""
         while (ended := _wait()) is not None:
             pid, wait_status = ended
-            if pid in self._workers:
-                del self._workers[pid]
-                self._kill_strays(pid)
+            if pid in self.folders:
+                del self.folders[pid]
+                with suppress(ProcessLookupError):  # nobody else was in its group
+                    os.killpg(pid, signal.SIGKILL)
+                _end_all(self._strays)
                 self._uid_locks.pop(pid).close()  # no process has the uid any more
                 send(self._channel, Exited(pid, wait_status, self._reasons.pop(pid, "")))
 
@@ -220,21 +213,15 @@ class Server:
         """Kill a worker that has too many processes and threads; the system does not limit root's."""
         most = most_tasks() * 3 // 4  # below the limit of the system for all processes
         self._looks += 1
-        if not self._workers or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
+        if not self.folders or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
             return
-        tasks, worker = max((outside_checks.count_tasks([pid]), pid) for pid in self._workers)
+        tasks, worker = max((outside_checks.count_tasks([pid]), pid) for pid in self.folders)
         if tasks + outside_checks.count_tasks(self._strays()) > most:  # any worker may have started the strays
             self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
             outside_checks.kill(lambda: [worker, *self._strays()])
 
-    def _kill_strays(self, group: int) -> None:
-        """Kill a dead worker's process group, then orphans of any worker until none are left."""
-        with suppress(ProcessLookupError):  # nobody else was in its group
-            os.killpg(group, signal.SIGKILL)
-        _end_all(self._strays)
-
     def _strays(self) -> list[int]:
-        return [pid for pid in outside_checks.children() if pid not in self._workers]
+        return [pid for pid in outside_checks.children() if pid not in self.folders]
 
 
 def _wait() -> tuple[int, int] | None:

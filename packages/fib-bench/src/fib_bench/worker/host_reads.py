@@ -43,12 +43,7 @@ class Crossing:
     value: Any
     """A number, a tensor or sizes."""
     given: torch.Tensor | None = None
-    """The host's copy of data that were sent to the device."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the host has read something from the device."""
-        return self.given is None
+    """The host's copy of data that were sent to the device; None if it has read from there."""
 
     def __str__(self) -> str:
         return f"{self.where} ({self.operation})"
@@ -65,7 +60,7 @@ class Recording:
     @property
     def reads(self) -> tuple[str, ...]:
         """Lines that read from the device, each once."""
-        return tuple(dict.fromkeys(str(crossing) for crossing in self.crossings if crossing.is_read))
+        return tuple(dict.fromkeys(str(crossing) for crossing in self.crossings if crossing.given is None))
 
 
 # -- operations that read only a size ------------------------------------------------------------------------
@@ -115,11 +110,7 @@ def _masked_select(counts: Sequence[int], tensor: torch.Tensor, mask: torch.Tens
     return tensor.reshape(-1)[_places(mask.reshape(-1), counts[0])[:, 0]]
 
 
-def _index(counts: Sequence[int], tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
-    return _aten.index.Tensor(tensor, _split_masks(indices, counts))
-
-
-def _index_put(
+def _indexed(
     function: Any, counts: Sequence[int], tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *more: object
 ) -> Any:
     return function(tensor, _split_masks(indices, counts), *more)
@@ -150,8 +141,7 @@ _SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = Mapp
         _aten.unique_consecutive.default: (_length, _unique_consecutive),
         _REPEAT: (_length, lambda counts, repeats, **_: _REPEAT(repeats, output_size=counts[0])),
         _aten.bincount.default: (_length, _bincount),
-        _aten.index.Tensor: (_mask_counts, _index),
-        **{function: (_mask_counts, partial(_index_put, function)) for function in _PUTS},
+        **{function: (_mask_counts, partial(_indexed, function)) for function in (_aten.index.Tensor, *_PUTS)},
     }
 )
 """For each operation what gives its sizes, of its result and arguments, and what does the same work with them."""
@@ -170,7 +160,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device, recording: Recording, *, is_given: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._recording, self._is_given = device, recording, is_given
-        self._next, self._bytes = 0, 0
+        self.taken, self._bytes = 0, 0
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -197,8 +187,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(func, args, kwargs, torch.clone)
         return func(*args, **kwargs)
 
-    # Directions of copies, and operations that read a size.
-
     def _is_on_host(self, args: Sequence[Any]) -> bool:
         """Whether the operand is on the host, also the source of a copy."""
         operands = [each for each in args[:2] if isinstance(each, torch.Tensor)]
@@ -220,8 +208,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         return any(map(_is_mask, args[1])) and not (func in _PUTS and _is_fill(args[1], args[2]))
 
-    # Recorded, or given again.
-
     def _read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], copy: Callable[[Any], Any]) -> Any:
         is_copy = func is _aten.copy_.default
         if self._is_given:
@@ -230,8 +216,9 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.eq(*args).all()  # the work of the device
             return args[0].copy_(value) if is_copy else value
         result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            self._synchronize()  # a copy into pinned memory, or one that nobody waits for, may still be under way
+        if isinstance(result, torch.Tensor) and self._device.type == "cuda":
+            # A copy into pinned memory, or one that nobody waits for, may still be under way.
+            _wait_for(torch.cuda.current_stream(self._device))
         self._keep(func, copy(result))
         return result
 
@@ -255,10 +242,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._keep(func, counts(result, *args))
         return result
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            _wait_for(torch.cuda.current_stream(self._device))
-
     def _keep(self, func: Any, value: Any, given: torch.Tensor | None = None) -> None:
         crossing = Crossing(_name(func), solution_line(), value, given)
         self._bytes += value.nbytes if isinstance(value, torch.Tensor) else 8
@@ -269,17 +252,11 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _take(self, func: Any) -> Crossing:
         """The next crossing; `CannotCapture` if the call goes another way than when it was recorded."""
         crossings = self._recording.crossings
-        if self._next == len(crossings) or crossings[self._next].operation != _name(func):
+        if self.taken == len(crossings) or crossings[self.taken].operation != _name(func):
             problem = f"{solution_line()} ({_name(func)}) is not what the call has done before on the same inputs"
             raise CannotCapture(problem)
-        self._next += 1
-        return crossings[self._next - 1]
-
-    def end(self) -> None:
-        """Raise `CannotCapture` if the call has not done all that it has done before."""
-        left = self._recording.crossings[self._next :]
-        if self._is_given and left:
-            raise CannotCapture(f"{left[0]} is not done again on the same inputs")
+        self.taken += 1
+        return crossings[self.taken - 1]
 
 
 _frames: Any = _C._dynamo.eval_frame  # noqa: SLF001
@@ -337,7 +314,8 @@ def given(recording: Recording, device: torch.device) -> Iterator[None]:
             return
         with _through_host(), _Crossings(device, recording, is_given=True) as crossings:
             yield
-            crossings.end()
+            if left := recording.crossings[crossings.taken :]:
+                raise CannotCapture(f"{left[0]} is not done again on the same inputs")
 
 
 def _waiting(wait: Callable[..., object]) -> AbstractContextManager[None]:

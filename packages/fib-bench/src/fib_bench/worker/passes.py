@@ -20,7 +20,8 @@ import secrets
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,13 @@ class PreparedCall:
         self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
         self._memory = inputs.untyped_storage().data_ptr()
         self._is_dps = function.metadata.destination_passing_style
-        self._guarded = [_Guarded.around(buffer) for buffer in self._buffers.values()] if self._is_dps else []
-        self._own = [guarded.output for guarded in self._guarded]
+        self._guarded = [_guarded(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._own = [output for _, output, _ in self._guarded]
         self._bound = bound = (*self._arguments, *self._own)
+        self.outputs = [*self._buffers.values()]
+        """The outputs in the slot, which the judge reads."""
+        self.digested = self._own or self.outputs
+        """The outputs of an eager call: buffers that a destination-passing function writes to."""
         self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
         self.defers_work = False
         """Whether collected results deferred work to their reader."""
@@ -99,26 +104,28 @@ class PreparedCall:
         self.invoke = lambda: planned(*bound)
         return float(taken)
 
-    def prepare(self) -> None:
-        """Poison the outputs as those in the slot are."""
+    def run(self) -> None:
+        """Make a call; its outputs are in the slot afterwards, and poisoned before as those are."""
         for own, buffer in zip(self._own, self._buffers.values(), strict=False):
             _copy(_raw(own), _raw(buffer))
+        self.collect(self.invoke())
 
     def collect(self, result: Any) -> None:
         """Copy the result of a call into the output buffers; `WrongOutputError` if it does not fit the definition."""
-        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
-        self._check_guards()
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
+        for name, (before, _, behind) in zip(self._buffers, self._guarded, strict=False):
+            for side, guard in (("before", before), ("behind", behind)):  # a kernel without a mask for its tail
+                if not bool((guard == _GUARD).all()):
+                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
+        for _, value, buffer in self._checked(result):
             self.defers_work |= not self._is_dps and (type(result) not in _PLAIN or self._defers_work(value))
             _store(value, buffer)
 
-    def _check_guards(self) -> None:
-        """Refuse a call that has written beside its outputs, as a kernel without a mask for its tail does."""
-        for name, guarded in zip(self._buffers, self._guarded, strict=False):
-            for side, guard in (("before", guarded.before), ("behind", guarded.behind)):
-                if not bool((guard == _GUARD).all()):
-                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
+    def _checked(self, result: Any) -> Iterator[tuple[str, Any, torch.Tensor]]:
+        """Names and values of the outputs with their buffers; `WrongOutputError` if they do not fit the definition."""
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            yield name, value, buffer
 
     def whole_outputs(self, result: Any) -> list[torch.Tensor]:
         """The outputs as dense tensors that share no memory with inputs; others are copied, inside a capture.
@@ -127,10 +134,8 @@ class PreparedCall:
             WrongOutputError: They do not fit the definition.
             CannotCapture: An output is a number, which a device does not write.
         """
-        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
         found = []
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
+        for name, value, _ in self._checked(result):
             if type(value) is not _Tensor:
                 raise CannotCapture(f"output {name!r} is a number")
             plain = _detach(value)
@@ -139,18 +144,8 @@ class PreparedCall:
             found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
         return found
 
-    @property
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs in the slot, which the judge reads."""
-        return [*self._buffers.values()]
-
-    @property
-    def own_outputs(self) -> list[torch.Tensor]:
-        """The buffers that a destination-passing function writes to; none for another function."""
-        return self._own
-
     def addresses_of(self, result: Any) -> list[int] | None:
-        """Addresses of the outputs of a call that a clock waits for; None where they lie in `own_outputs`.
+        """Addresses of the outputs of a call that a clock waits for; None where they lie in `digested`.
 
         The values are checked by the judge, who compares what is copied from there.
         """
@@ -172,9 +167,7 @@ class PreparedCall:
     def _as_buffers(self, result: Any) -> list[Any]:
         """The outputs as they are stored in the slot, in buffers of their own: numbers, views, and other layouts."""
         found = []
-        values = _in_order(list(self._buffers), result)
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
+        for _, value, buffer in self._checked(result):
             found.append(torch.empty_like(buffer))
             _store(value, found[-1])
         return found
@@ -195,22 +188,13 @@ _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
 """Types that can be unpacked without running code of the solution."""
 
 
-@attrs.frozen(eq=False)
-class _Guarded:
-    """An output, and as much memory before and behind it, up to a limit, where nothing may be written."""
-
-    before: torch.Tensor
-    output: torch.Tensor
-    behind: torch.Tensor
-
-    @classmethod
-    def around(cls, buffer: torch.Tensor) -> _Guarded:
-        """Memory for an output like `buffer`."""
-        size = buffer.nbytes
-        guard = min(-(-max(size, 1) // _GUARD_STEP) * _GUARD_STEP, _MOST_GUARD_BYTES)
-        whole = torch.full((size + 2 * guard,), _GUARD, dtype=torch.uint8, device=buffer.device)
-        output = whole[guard : guard + size].view(buffer.dtype).view(buffer.shape)
-        return cls(whole[:guard], output, whole[guard + size :])
+def _guarded(buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Memory for an output like `buffer`, between as much memory, up to a limit, where nothing may be written."""
+    size = buffer.nbytes
+    guard = min(-(-max(size, 1) // _GUARD_STEP) * _GUARD_STEP, _MOST_GUARD_BYTES)
+    whole = torch.full((size + 2 * guard,), _GUARD, dtype=torch.uint8, device=buffer.device)
+    output = whole[guard : guard + size].view(buffer.dtype).view(buffer.shape)
+    return whole[:guard], output, whole[guard + size :]
 
 
 def _in_order(names: Sequence[str], result: Any) -> list[Any]:
@@ -416,7 +400,7 @@ class Passes:
 
     def run_calls(self, request: RunCalls) -> None:
         """Make the calls of a pass, each when the judge says so."""
-        sources = [call.own_outputs or call.outputs for call in self._calls]
+        sources = [call.digested for call in self._calls]
         description = self._describe(request, sources, None)
         for index in range(request.calls):
             if request.kind == native.SOLUTION:
@@ -477,7 +461,7 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
 
     The first of `runs` calls may compile, and count for nothing; the cap may leave fewer.
     """
-    is_cuda = device.type == "cuda"
+    wait: Callable[[], object] = partial(_synchronize, device) if device.type == "cuda" else lambda: None
     begin = _clock_ns()
     taken: list[int] = []
     while len(taken) < max(runs, _MIN_RUNS):
@@ -485,14 +469,14 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
         if seconds > max_seconds and (len(taken) >= _MIN_RUNS or seconds > _SLOW_SECONDS):
             break
         call = calls[len(taken) % len(calls)]
-        if is_cuda:
-            _synchronize(device)
+        wait()
         before = _clock_ns()
         result = call.invoke()
-        if is_cuda:
-            _synchronize(device)
+        wait()
         taken.append(_clock_ns() - before)
         call.collect(result)
-    if is_cuda:
-        _synchronize(device)
+    wait()
+    defers_work = any(call.defers_work for call in calls)
+    for call in calls:
+        call.defers_work = defers_work  # not each of them was called
     return float(min(taken[-_MIN_RUNS:]))

@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from functools import partial
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 
@@ -150,7 +149,6 @@ class Session:
 
     def _answer_alone(self, request: object) -> messages.WorkerReply:
         """Serve a request; a failure of the solution becomes a reply."""
-        stage = "build" if isinstance(request, messages.Build) else "run"
         try:
             return self._answer(request) or messages.Done()
         except WrongOutputError as error:
@@ -160,7 +158,7 @@ class Session:
         except BuildError as error:
             return messages.Failed("build", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
-            return messages.Failed(stage, _solution_lines(error))
+            return messages.Failed("build" if isinstance(request, messages.Build) else "run", _solution_lines(error))
 
     def _answer(self, request: object) -> messages.WorkerReply | None:
         """Serve a request; None if there is nothing to report."""
@@ -177,7 +175,7 @@ class Session:
             case messages.SetUp(slots=slots):
                 return messages.HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
             case messages.Call(slot=slot, is_first=is_first):
-                call, untuned = partial(self._call, self._calls[slot]), 0
+                call, untuned = self._calls[slot].run, 0
                 if self._compiler is None:
                     call()
                 else:
@@ -187,7 +185,7 @@ class Session:
             case messages.Seal():
                 seal_process()
             case messages.WarmUp():
-                return self._warm_up(request)
+                return messages.Warm(settle(self._calls, self._device, request.runs, request.max_seconds))
             case messages.OpenPasses():
                 self._open_passes(request)
             case messages.ComposePass():
@@ -263,10 +261,6 @@ class Session:
         self._finish()
         return taken_ns
 
-    def _call(self, call: PreparedCall) -> None:
-        call.prepare()
-        call.collect(call.invoke())
-
     def _release(self) -> None:
         if self._passes is not None:
             self._passes.close()
@@ -283,13 +277,6 @@ class Session:
         if self._device.type == "cuda":
             torch.zeros(1, device=self._device)
             torch.cuda.synchronize(self._device)
-
-    def _warm_up(self, request: messages.WarmUp) -> messages.Warm:
-        taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-        defers_work = any(call.defers_work for call in self._calls)
-        for call in self._calls:
-            call.defers_work = defers_work  # not each of them was called
-        return messages.Warm(taken_ns)
 
 
 def _persisting_bytes(*, is_reset: bool = False) -> int:
@@ -316,10 +303,7 @@ def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [f"{Path(name).name}:{line}: " for name, line in files if name.startswith("/") and not _is_library(name)]
+    foreign = (*_OURS, *_LIBRARIES)
+    own = [f"{Path(name).name}:{line}: " for name, line in files if name[:1] == "/" and not name.startswith(foreign)]
     lines = (line for line in traceback.format_exception_only(error) if not line.startswith(" "))
     return shortened(f"{own[-1] if own else ''}{next(lines).splitlines()[0]}", _MAX_LINE)
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith((*_OURS, *_LIBRARIES))
