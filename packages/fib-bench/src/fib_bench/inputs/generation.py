@@ -198,7 +198,6 @@ def make_input_values(
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
     with refusing(definition, workload):
-        _check_names(definition, workload)
         draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
         draft.values |= given
         generator = generator_of(definition)
@@ -240,16 +239,12 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
     return tuple(name for name in wanted if not (has_booleans and name == "zeros_and_ones")) or ("normal",)
 
 
-def _check_names(definition: Definition, workload: Workload) -> None:
-    """Check that the definition has all inputs and axes that the workload names; one may be misspelt."""
+def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
+    """Return the sizes of all axes; the workload must give all that vary, and misspell or contradict none."""
     for kind, given, known in (("input", workload.inputs, definition.inputs), ("axis", workload.axes, definition.axes)):
         for name in given:
             if name not in known:
                 raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")
-
-
-def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
-    """Return the sizes of all axes; the workload must give all that vary, and not contradict the definition."""
     for axis, size in definition.const_axes.items():
         if workload.axes.get(axis, size) != size:
             raise SynthesisError(f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload")

@@ -7,8 +7,7 @@ invalid, at about the same cost of the call:
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
   all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
-- Slots of sparse attention are relabelled with the pages.
-- Positions are drawn uniformly from their valid values.
+- Slots of sparse attention are relabelled with the pages, positions are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
 `generator` makes them anew for each call.
@@ -30,8 +29,7 @@ from .synthesis import Role, first_axis, is_last_page, is_packed_with_weights, p
 Integers = Mapping[str, torch.Tensor]
 """Integer inputs by name, int64 on the CPU."""
 _ATTEMPTS = 8  # until a draw changes something; small inputs may repeat their values by chance
-_FEW_TOKENS = 3
-"""Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
+_FEW_TOKENS = 3  # by which last pages get shorter or longer: too few to change the time of a call
 _LIMITS = {
     Role.PAGES: synthesis.POOL_AXES,
     Role.SELECTIONS: synthesis.POOL_AXES,
@@ -56,8 +54,7 @@ class Redrawing:
     """Those of them that have only one valid value for the sizes of the call."""
 
 
-_Draw = Callable[[Integers, torch.Generator], Integers]
-"""A method of redrawing: new values of the same shapes, by name."""
+_Draw = Callable[[Integers, torch.Generator], Integers]  # new values of the same shapes, by name
 
 
 # -- draws -------------------------------------------------------------------------------------
@@ -70,7 +67,8 @@ def _relabel(integers: Integers, generator: torch.Generator, *, units: Mapping[s
     pool (padding such as -1) stay. `units` has the numbers that belong to one page or expert, by input, whose order
     stays: a slot is page number * page size + position, a packed expert has a routing weight in its low bits.
     """
-    labels, drawn = _derangement(pool, generator), {}
+    order, drawn = torch.randperm(pool, generator=generator), {}
+    labels = torch.empty_like(order).scatter_(0, order, order.roll(1))  # of one cycle
     for name, unit in units.items():
         pages = integers[name].div(unit, rounding_mode="floor")
         is_label = (pages >= 0) & (pages < pool)
@@ -90,12 +88,6 @@ def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: s
     return {name: torch.where((values >= low) & (values <= high), drawn, values)}
 
 
-def _derangement(count: int, generator: torch.Generator) -> torch.Tensor:
-    """Return a random permutation of one cycle, which has no fixed point if `count` is 2 or more."""
-    order = torch.randperm(count, generator=generator)
-    return torch.empty_like(order).scatter_(0, order, order.roll(1))
-
-
 # -- requests ----------------------------------------------------------------------------------
 
 
@@ -105,10 +97,8 @@ class _Requests:
 
     count: int
     offsets: tuple[str, ...]
-    lengths: tuple[str, ...]
-    """One length per request, perhaps followed by unused elements."""
-    rows: tuple[str, ...]
-    """One row of indices per request."""
+    lengths: tuple[str, ...]  # one length per request, perhaps followed by unused elements
+    rows: tuple[str, ...]  # one row of indices per request
     ragged: Mapping[str, str]
 
     @property
@@ -215,11 +205,17 @@ class Structure:
         if units := {name: self._unit(name, role) for name, role in self.roles.items() if role in paged}:
             self._draws.append(partial(_relabel, units=units, pool=self._count(Role.PAGES)))
         for name, role in self.roles.items():
-            found = self._single_draws(name, role)
-            if isinstance(found, str):
-                self.reasons[name] = found
-            else:
-                self._draws += found
+            if role is Role.SELECTIONS and self.groups:
+                self.reasons[name] = "the selections may be places within the requests"
+            elif role is Role.EXPERTS:
+                self._add_routing(name)
+            elif role is Role.POSITIONS and not any(name in group.names for group in self.groups):
+                if self.groups:
+                    self.reasons[name] = "positions may depend on the lengths of the requests"
+                elif problem := self._beyond(name, role):
+                    self.reasons[name] = problem
+                else:
+                    self._draws.append(partial(_redraw_uniformly, name=name, low=0, high=self._count(role) - 1))
 
     def redraw(self, generator: torch.Generator) -> Redrawing:
         """Redraw the integer inputs; the generator is of the CPU, where index arithmetic runs.
@@ -308,17 +304,22 @@ class Structure:
         return f"it contains {largest}, the axes allow numbers below {limit}" if max(largest, 0) >= limit else ""
 
     def _add_requests(self) -> None:
-        blocked = self._order_obstacle()
+        blocked = ""
+        for name in self.integers:
+            if self.reasons.get(name) == _UNKNOWN:
+                blocked = blocked or f"input {name!r} of unknown meaning may depend on the order of the requests"
+            elif self.roles.get(name) is Role.SELECTIONS:
+                blocked = blocked or f"the selections in {name!r} may depend on the order of the requests"
         for group in self.groups:
             for name in group.offsets:  # they are 0 and a total that a constraint equates with an axis
                 if self.integers[name].tolist()[:-1] == [0] and total_axis(self.definition, name) is not None:
                     self.determined.add(name)
-            if blocked is None and group.count > 1:
-                self._draws.append(group.reorder)
-            else:
+            if blocked or group.count < 2:
                 positions = [name for name in group.names if self.roles[name] is Role.POSITIONS]
                 self.reasons |= dict.fromkeys((*group.offsets, *group.lengths, *positions), blocked or _SAME)
-            if blocked is None:
+            else:
+                self._draws.append(group.reorder)
+            if not blocked:
                 self._draws += self._last_pages(group)
                 self._moves += [group.move_pages] if self._can_move_pages(group) else []
 
@@ -344,34 +345,12 @@ class Structure:
         low, high = max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), most)
         return [partial(_redraw_uniformly, name=name, low=low, high=high)]
 
-    def _order_obstacle(self) -> str | None:
-        """Return why requests must keep their order, or None if they need not."""
-        for name in self.integers:
-            if self.reasons.get(name) == _UNKNOWN:
-                return f"input {name!r} of unknown meaning may depend on the order of the requests"
-            if self.roles.get(name) is Role.SELECTIONS:
-                return f"the selections in {name!r} may depend on the order of the requests"
-        return None
-
-    def _single_draws(self, name: str, role: Role) -> Sequence[_Draw] | str:
-        """The draws of an input that depends on no other, or why it has none; no draws if it is drawn with others."""
-        if role is Role.SELECTIONS and self.groups:
-            return "the selections may be places within the requests"
-        if role is Role.EXPERTS:
-            return self._routing(name)
-        if role is Role.POSITIONS and not any(name in group.names for group in self.groups):
-            if self.groups:
-                return "positions may depend on the lengths of the requests"
-            draw = partial(_redraw_uniformly, name=name, low=0, high=self._count(role) - 1)
-            return self._beyond(name, role) or [draw]
-        return ()
-
-    def _routing(self, name: str) -> Sequence[_Draw] | str:
+    def _add_routing(self, name: str) -> None:
         if Role.OFFSETS in self.roles.values():
-            return "offsets among the inputs may be derived from it"
+            self.reasons[name] = "offsets among the inputs may be derived from it"
+            return
+        self._draws.append(partial(_permute_rows, name=name))
         experts = self._count(Role.EXPERTS)
         is_split = self.axes.get("num_local_experts", experts) != experts
-        permuted = partial(_permute_rows, name=name)
-        if is_split or "local_expert_offset" in self.definition.inputs:
-            return (permuted,)
-        return permuted, partial(_relabel, units={name: self._unit(name, Role.EXPERTS)}, pool=experts)
+        if not is_split and "local_expert_offset" not in self.definition.inputs:
+            self._draws.append(partial(_relabel, units={name: self._unit(name, Role.EXPERTS)}, pool=experts))

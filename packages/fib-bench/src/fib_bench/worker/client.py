@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
@@ -56,16 +55,12 @@ _PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
 class WorkerLost(Exception):
     """A worker that has ended or was closed.
 
-    Args:
-        reason: The reason, as a sentence.
-        is_timeout: Whether it took too long.
-        is_forgery: Whether it sent a message that the harness in a worker never sends.
+    It took too long (`is_timeout`), or sent a message that the harness in a worker never sends (`is_forgery`).
     """
 
     def __init__(self, reason: str, *, is_timeout: bool = False, is_forgery: bool = False) -> None:
         super().__init__(reason)
-        self.is_timeout = is_timeout
-        self.is_forgery = is_forgery
+        self.is_timeout, self.is_forgery = is_timeout, is_forgery
         self.is_killed: bool = reason.startswith("the worker was ended by SIGKILL")
         """Whether something else than the judge killed it: itself, or a system that is short of memory."""
 
@@ -99,9 +94,8 @@ class Worker:
     def __init__(
         self, server: ForkServerClient, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
     ) -> None:
-        self.pid = pid
+        self.pid, self._server = pid, server
         self.isolation: Isolation | None = None
-        self._server = server
         self._handle: int | None = None
         with suppress(ProcessLookupError):  # it may have ended
             self._handle = os.pidfd_open(pid)  # valid even if its number is used again
@@ -109,15 +103,17 @@ class Worker:
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
         self._replies = self._receiver.messages
         self._printed = KeptOutput()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
-        self._selector.register(output, selectors.EVENT_READ, self._read_output)
-        self._selector.register(server.channel, selectors.EVENT_READ, self._read_reports)
-        self._is_closed = self._is_killed = self.is_of_harness = False  # the last: whether it runs no solution
-        self._may_compile = False
+        self._sources: dict[Any, Callable[[], None]] = {
+            channel: self._read_replies,
+            output: self._read_output,
+            server.channel: self._read_reports,
+        }
+        self._is_closed = self._is_killed = self._may_compile = False
+        self._reason_to_kill = ""
+        self.is_of_harness = False
+        """Whether it runs no solution."""
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
-        self._reason_to_kill = ""
 
     def __enter__(self) -> Self:
         return self
@@ -126,13 +122,13 @@ class Worker:
         self.close()
 
     @property
+    def _has_ended(self) -> bool:
+        return self.pid in self._server.exits
+
+    @property
     def is_closed(self) -> bool:
         """Whether it has ended."""
         return self._is_closed or self._has_ended or self._server.has_ended
-
-    @property
-    def _has_ended(self) -> bool:
-        return self.pid in self._server.exits
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
@@ -141,11 +137,10 @@ class Worker:
     # -- requests ------------------------------------------------------------------------------------
 
     def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its answer; `WorkerPoolFailed` if the server has died.
 
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
-            WorkerPoolFailed: The server has died.
         """
         self.post(message, descriptors)
         return self.answer(seconds)
@@ -184,12 +179,7 @@ class Worker:
         return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:
-        """Check that the worker runs, and the server too, which kills the processes that a worker leaves.
-
-        Raises:
-            WorkerLost: The worker has ended.
-            WorkerPoolFailed: The server has.
-        """
+        """Check that the worker runs, and the server too, which kills what a worker leaves; raises like `request`."""
         self._server.ping()
         self._raise_if_closed()
 
@@ -235,7 +225,6 @@ class Worker:
             os.close(self._handle)
         self._read_output()
         self._is_closed = True
-        self._selector.close()
         self._channel.close()
         os.close(self._output)
         self._server.exits.pop(self.pid, None)
@@ -266,7 +255,7 @@ class Worker:
 
     def _end_silent_worker(self) -> None:
         """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
-        self._ignore(self._channel)
+        self._sources.pop(self._channel, None)
         self._wait_for_end(_DYING_SECONDS)
         if not self._has_ended:
             self._reason_to_kill = "the worker closed its channel to the judge and was killed"
@@ -282,23 +271,22 @@ class Worker:
 
     def _end_in_words(self) -> str:
         ended = self._server.exits.get(self.pid)
-        if reason := ("" if ended is None else ended.reason) or self._reason_to_kill:
-            return reason
         if ended is None:
-            return "the worker has ended"
+            return self._reason_to_kill or "the worker has ended"
+        if reason := ended.reason or self._reason_to_kill:
+            return reason
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
-        status = os.WEXITSTATUS(ended.wait_status)
-        return f"the worker exited with status {status} before it answered"
+        return f"the worker exited with status {os.WEXITSTATUS(ended.wait_status)} before it answered"
 
     # -- what arrives --------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> None:
         """Wait for the channel, the output or the server's reports, and read available data."""
-        for key, _ in self._selector.select(seconds):
-            key.data()
+        for read in [self._sources[source] for source in wait(self._sources, seconds)]:
+            read()
 
     def _read_replies(self) -> None:
         """Read replies. The first message is none: it reports the isolation."""
@@ -322,7 +310,7 @@ class Worker:
             except BlockingIOError:
                 return
             if not data:
-                self._ignore(self._output)
+                self._sources.pop(self._output, None)
                 return
             self._printed.add(data)
 
@@ -332,11 +320,6 @@ class Worker:
         except (ChannelClosed, ProtocolError) as error:
             self._server.close()
             raise WorkerPoolFailed(_SERVER_DIED) from error
-
-    def _ignore(self, source: socket.socket | int) -> None:
-        """Wait no longer for a source that has ended."""
-        if source in self._selector.get_map():
-            self._selector.unregister(source)
 
 
 def end_all(workers: Iterable[Worker]) -> None:
@@ -359,14 +342,13 @@ class ForkServerClient:
         """Whether it has died or was stopped: its workers have ended without a report, and it starts no others."""
         self.channel: socket.socket
         """The socket on which the server reports ends of workers."""
+        self.workers: set[int] = set()
         self.exits: dict[int, messages.Exited] = {}
         """Reports of the ends of workers, by process."""
-        self._device = device
-        self._hidden = tuple(path.resolve() for path in hidden)
+        self._device, self._hidden = device, tuple(path.resolve() for path in hidden)
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: Receiver
         self._spawned: list[int] = []
-        self.workers: set[int] = set()
         self._is_ready = self._has_answered = False
 
     def __enter__(self) -> Self:
@@ -382,10 +364,10 @@ class ForkServerClient:
             return
         remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
         self.channel, theirs = socket.socketpair()
-        module = f"{__package__}.fork_server"  # -P: the current folder is not a place to import from
+        python = [sys.executable, "-P", "-m"]  # the current folder is not a place to import from
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), self._device, *self._hidden],
+                [*python, f"{__package__}.fork_server", str(theirs.fileno()), self._device, *self._hidden],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # text that an import prints is not a result
@@ -471,8 +453,7 @@ class ForkServerClient:
         """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
         while self._receiver.messages:
-            message = self._receiver.messages.popleft()
-            match message:
+            match message := self._receiver.messages.popleft():
                 case messages.Spawned(pid=pid):
                     self._spawned.append(pid)
                 case messages.Exited(pid=pid):

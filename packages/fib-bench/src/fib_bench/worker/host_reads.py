@@ -66,16 +66,12 @@ class Recording:
 # -- operations that read only a size ------------------------------------------------------------------------
 
 
-def _places(mask: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.nonzero_static(mask, size=count)
-
-
 def _split_masks(indices: Sequence[torch.Tensor | None], counts: Sequence[int]) -> list[torch.Tensor | None]:
     """Indices in which numbers of elements stand in place of boolean masks."""
     waiting, found = list(counts), list[torch.Tensor | None]()
     for index in indices:
         if index is not None and _is_mask(index):
-            found += _places(index, waiting.pop(0)).unbind(1)
+            found += torch.nonzero_static(index, size=waiting.pop(0)).unbind(1)
         else:
             found.append(index)
     return found
@@ -89,7 +85,7 @@ def _group(ordered: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tenso
     """Distinct neighbours of a sequence of `count` groups, the group of each element, and their sizes."""
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    begins = _places(is_first, count)[:, 0]
+    begins = torch.nonzero_static(is_first, size=count)[:, 0]
     sizes = torch.diff(begins, append=torch.full_like(begins[:1], len(ordered)))
     return ordered[begins], is_first.cumsum(0) - 1, sizes
 
@@ -107,7 +103,7 @@ def _unique_consecutive(counts: Sequence[int], tensor: torch.Tensor, *_: object,
 
 def _masked_select(counts: Sequence[int], tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     tensor, mask = torch.broadcast_tensors(tensor, mask)  # type: ignore[no-untyped-call]
-    return tensor.reshape(-1)[_places(mask.reshape(-1), counts[0])[:, 0]]
+    return tensor.reshape(-1)[torch.nonzero_static(mask.reshape(-1), size=counts[0])[:, 0]]
 
 
 def _indexed(
@@ -135,7 +131,7 @@ _REPEAT = _aten.repeat_interleave.Tensor
 _PUTS = (_aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default)
 _SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = MappingProxyType(
     {
-        _aten.nonzero.default: (_length, lambda counts, tensor: _places(tensor, counts[0])),
+        _aten.nonzero.default: (_length, lambda counts, tensor: torch.nonzero_static(tensor, size=counts[0])),
         _aten.masked_select.default: (_length, _masked_select),
         _aten._unique2.default: (_length, _unique),  # noqa: SLF001
         _aten.unique_consecutive.default: (_length, _unique_consecutive),

@@ -222,11 +222,10 @@ def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
         raise WrongOutputError("kind", f"output {name!r} has the layout {value.layout}, expected a dense tensor")
     if torch._is_functional_tensor(value):  # noqa: SLF001 no public name
         raise WrongOutputError("lazy", f"output {name!r} is a functional tensor, which has no memory of its own")
-    if value.shape != buffer.shape:
-        found, wanted = tuple(value.shape), tuple(buffer.shape)
-        raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
-    if value.dtype != buffer.dtype:
-        raise WrongOutputError("dtype", f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}")
+    sizes = ("shape", tuple(value.shape), tuple(buffer.shape))
+    for kind, found, wanted in (sizes, ("dtype", value.dtype, buffer.dtype)):
+        if found != wanted:
+            raise WrongOutputError(kind, f"output {name!r} has {kind} {found}, expected {wanted}")
     if value.device != buffer.device:
         raise WrongOutputError("kind", f"output {name!r} is on {value.device}, expected {buffer.device}")
     own = value.__dict__
@@ -255,17 +254,12 @@ class _Captured:
 
     graphs: Sequence[Any]
     outputs: Sequence[Sequence[torch.Tensor]]
-    nodes: int
-    """The number of kernels, copies and fills of one call."""
-    recordings: Sequence[Recording]
-    """Of each call; graphs read memory of these."""
+    nodes: int  # kernels, copies and fills of one call
+    recordings: Sequence[Recording]  # of each call; graphs read memory of these
 
 
 class Passes:
-    """The passes over the slots of one workload.
-
-    The native module was opened before a solution was loaded. There is one call for each slot; the descriptor of the
-    mailbox is taken over.
+    """The passes over the slots of one workload, each with a call; the descriptor of the mailbox is taken over.
 
     Shapes:
         inputs: ``[calls + BASES, bytes]``, behind those of the slots the values that the generator changes.
@@ -287,7 +281,6 @@ class Passes:
         self._anchor = ctypes.c_char.from_buffer(self._page)
         self._host_mailbox = ctypes.addressof(self._anchor)
         self._mailbox = module.map_mailbox(self._host_mailbox)
-        self._pool: Any = None
         self._stream: Any = None
         self._captured: _Captured | None = None
         self._handles: dict[tuple[int, bool], int] = {}
@@ -300,17 +293,19 @@ class Passes:
         return self._module
 
     def compose(self, request: ComposePass) -> Composed:
-        """Compose a pass over the first slots.
+        """Compose a pass over the first slots; `CannotCapture` if a call cannot be captured or composed.
 
         Raises:
-            CannotCapture: A call cannot be captured, or contains what cannot be composed.
             WrongOutputError: A call returned something that does not fit the definition.
         """
         made, graphs = Composed(0), None
         sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
         if request.kind == native.SOLUTION:
             if request.is_anew:
-                self._discard_captured()
+                self._module.finish()
+                for key in [key for key in self._handles if key[0] == native.SOLUTION]:
+                    self._cuda.discard(self._handles.pop(key))
+                self._captured = None
             captured = self._capture(request.calls)
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
             sources = captured.outputs
@@ -335,24 +330,18 @@ class Passes:
         del self._anchor
         self._page.close()
 
-    def _discard_captured(self) -> None:
-        self._module.finish()
-        for key in [key for key in self._handles if key[0] == native.SOLUTION]:
-            self._cuda.discard(self._handles.pop(key))
-        self._captured = None
-
     def _capture(self, count: int) -> _Captured:
         """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done."""
         if self._captured is not None:
             return self._captured
         if self._stream is None:
             self._stream = _Stream(self._device)
-        self._pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
+        pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         calls = self._calls[:count]
         recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
         _synchronize(self._device)
-        found = [self._capture_one(*each) for each in zip(calls, recordings, strict=True)]
+        found = [self._capture_one(*each, pool) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
         try:
@@ -373,12 +362,12 @@ class Passes:
             raise CannotCapture("it draws random numbers")  # a graph that is launched by itself repeats them
         return found
 
-    def _capture_one(self, call: PreparedCall, recording: Recording) -> tuple[Any, Sequence[torch.Tensor]]:
+    def _capture_one(self, call: PreparedCall, recording: Recording, pool: Any) -> tuple[Any, Sequence[torch.Tensor]]:
         graph = _Graph(keep_graph=True)
         try:
             with torch.cuda.stream(self._stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an empty graph: the outputs will be found unwritten
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     shift = torch.empty(secrets.randbelow(_MAX_SHIFTS) * 512, dtype=torch.uint8, device=self._device)
                     with given(recording, self._device):
@@ -422,19 +411,17 @@ class Passes:
     def _describe(
         self, request: ComposePass | RunCalls, sources: Sequence[Sequence[torch.Tensor]], graphs: Any
     ) -> native.Pass:
-        count = request.calls
-        calls = (native.Call * count)(*(self._call(slot, sources[slot]) for slot in range(count)))
+        calls = (native.Call * request.calls)()
+        for slot in range(request.calls):
+            pairs = zip(sources[slot], self._calls[slot].outputs, strict=True)
+            outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
+            calls[slot] = native.call_of(self._generated(slot), outputs)
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         return native.Pass(
-            mailbox=self._mailbox, host_mailbox=self._host_mailbox, timeout_ns=_TIMEOUT_NS, calls=count,
+            mailbox=self._mailbox, host_mailbox=self._host_mailbox, timeout_ns=_TIMEOUT_NS, calls=request.calls,
             kind=request.kind, is_late=request.is_fresh, is_host=self._module.is_host, graphs=graphs, call=calls,
             stream=stream,
         )  # fmt: skip
-
-    def _call(self, slot: int, sources: Sequence[torch.Tensor]) -> native.Call:
-        pairs = zip(sources, self._calls[slot].outputs, strict=True)
-        outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
-        return native.call_of(self._generated(slot), outputs)
 
     def _generated(self, slot: int) -> list[Input]:
         target, base = (self._inputs[place].data_ptr() for place in (slot, len(self._calls)))

@@ -90,8 +90,13 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     build = request.build if isinstance(request, messages.OpenDevice) else request
     assert isinstance(build, messages.Build), "a worker first gets its build"
     owner = CacheOwner.of(build)
-    uid, why_no_uid = _reserve(policy, owner.name)
-    cache = folder
+    uid, why_no_uid, cache = None, "no process holds the lock of its uid", folder
+    if policy.uid_channel is not None:
+        with socket.socket(fileno=policy.uid_channel) as channel:  # the solution does not get the descriptor
+            try:
+                uid, why_no_uid = reserve_uid(policy, owner.name, channel), ""
+            except (NotPossible, OSError) as error:
+                why_no_uid = str(error)
     try:
         cache = own_cache(owner, os.getuid() if uid is None else uid)
     except OSError as error:
@@ -100,17 +105,6 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
     return messages.Settled(isolation)
-
-
-def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:
-    """A uid of its own, or None with the reason; the solution does not get the descriptor of the channel."""
-    if policy.uid_channel is None:
-        return None, "no process holds the lock of its uid"
-    with socket.socket(fileno=policy.uid_channel) as channel:
-        try:
-            return reserve_uid(policy, name, channel), ""
-        except (NotPossible, OSError) as error:
-            return None, str(error)
 
 
 def _unbuffered(descriptor: int) -> TextIOWrapper:
@@ -188,20 +182,15 @@ class Session:
                 return messages.Warm(settle(self._calls, self._device, request.runs, request.max_seconds))
             case messages.OpenPasses():
                 self._open_passes(request)
-            case messages.ComposePass():
-                return self._opened_passes.compose(request)
-            case messages.LaunchPass():
-                self._opened_passes.launch(request)
-            case messages.RunCalls():
-                self._opened_passes.run_calls(request)
+            case messages.ComposePass() if self._passes is not None:
+                return self._passes.compose(request)
+            case messages.LaunchPass() if self._passes is not None:
+                self._passes.launch(request)
+            case messages.RunCalls() if self._passes is not None:
+                self._passes.run_calls(request)
             case _:
                 raise AssertionError(f"unexpected request {request!r}")
         return None
-
-    @property
-    def _opened_passes(self) -> Passes:
-        assert self._passes is not None, "passes are opened before they are used"
-        return self._passes
 
     def _use_device(self, name: str) -> None:
         self._device = torch.device(name)
