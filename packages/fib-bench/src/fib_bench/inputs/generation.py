@@ -37,7 +37,7 @@ from fib_schema import (
     evaluate_constraint,
 )
 from fib_schema.blobs import BlobError, load_tensor
-from fib_schema.padded_indices import PaddedIndices, padded_indices_of
+from fib_schema.padded_indices import padded_indices_of
 from fib_schema.strides import workload_strides
 
 from ..config.model import DISTRIBUTIONS
@@ -380,30 +380,27 @@ def draw_padded_calls(
     if len(counts) > 1 and int(fewest[:-1].sum()):
         fewest[-1] = 0  # of several requests the last one has none: engines add such requests
     calls = (_fewer(counts, generator), filling, fewest, counts)
-    return [_draw(padded, given, each, pool, length, generator) for each in calls]
+
+    def draw(counts: torch.Tensor) -> PaddedDraw:
+        """Draw a call with these numbers of pages of its requests."""
+        total = int(counts.sum())
+        exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
+        stale, poisoned = dict(exact), dict(exact)
+        for name in padded.inputs:
+            drawn = torch.randint(pool, (length,), generator=generator)
+            invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # too small, behind the pool
+            poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
+            exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
+        made = (
+            {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in tensors.items()}
+            for tensors in (exact, stale, poisoned)
+        )
+        return PaddedDraw(total, *made)
+
+    return [draw(each) for each in calls]
 
 
 def _fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Between one page and all pages of each request."""
     shares = torch.rand(len(counts), generator=generator)
     return torch.where(counts > 0, 1 + (shares * counts).to(torch.int64).clamp(max=counts - 1), 0)
-
-
-def _draw(
-    padded: PaddedIndices, given: Mapping[str, torch.Tensor], counts: torch.Tensor, pool: int, length: int,
-    generator: torch.Generator,
-) -> PaddedDraw:  # fmt: skip
-    """Draw a call with these numbers of pages of its requests, in a buffer of this length."""
-    total = int(counts.sum())
-    exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
-    stale, poisoned = dict(exact), dict(exact)
-    for name in padded.inputs:
-        drawn = torch.randint(pool, (length,), generator=generator)
-        invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # negative, behind the pool, the largest
-        poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
-        exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
-
-    def like_given(made: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in made.items()}
-
-    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned))

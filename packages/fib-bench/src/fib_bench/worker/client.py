@@ -175,7 +175,8 @@ class Worker:
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
-        self._wait(0.0)
+        if not self._server.has_ended:
+            self._wait(0.0)
         return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:

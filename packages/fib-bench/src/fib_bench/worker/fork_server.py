@@ -199,8 +199,13 @@ class Server:
 
     def _reap(self) -> None:
         """Reap processes that have ended; after a worker, kill the processes it left behind."""
-        while (ended := _wait()) is not None:
-            pid, wait_status = ended
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
             if pid in self.folders:
                 del self.folders[pid]
                 with suppress(ProcessLookupError):  # nobody else was in its group
@@ -222,14 +227,6 @@ class Server:
 
     def _strays(self) -> list[int]:
         return [pid for pid in outside_checks.children() if pid not in self.folders]
-
-
-def _wait() -> tuple[int, int] | None:
-    try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return (pid, status) if pid else None
 
 
 def _end_all(listed: Callable[[], list[int]]) -> None:

@@ -69,7 +69,9 @@ def _settle(output: int, folder: str) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(output)
-    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    raw = (FileIO(descriptor, "w", closefd=False) for descriptor in (1, 2))
+    # They hold nothing back: the process may be killed at any time.
+    sys.stdout, sys.stderr = (TextIOWrapper(each, "utf-8", "backslashreplace", write_through=True) for each in raw)
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder, USER="worker", LOGNAME="worker")  # its user may have no name
     tempfile.tempdir = None  # an import may have cached another folder
@@ -105,12 +107,6 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
     return messages.Settled(isolation)
-
-
-def _unbuffered(descriptor: int) -> TextIOWrapper:
-    """A stream that holds nothing back: the process may be killed at any time."""
-    raw = FileIO(descriptor, "w", closefd=False)
-    return TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
 class Session:
