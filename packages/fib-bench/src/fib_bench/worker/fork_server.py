@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import attrs
@@ -114,36 +114,30 @@ class Server:
     """
 
     def __init__(self, channel: socket.socket, policy: SandboxPolicy, later: Iterable[Callable[[], None]]) -> None:
-        self._channel = channel
-        self._policy = policy
-        self._later = deque(later)
+        self._channel, self._policy, self._later = channel, policy, deque(later)
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-        self._selector = selectors.DefaultSelector()
         self.folders: dict[int, str] = {}
         """The folders of the workers that run, by process."""
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
         self._looks = 0
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wakeup_end = wakeup_end
-        signal.set_wakeup_fd(wakeup_end)
+        self._wakeup, self._wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
         """Serve the judge until it closes the channel; first tell it that everything is imported."""
         send(self._channel, Pong())
-        self._selector.register(self._channel, selectors.EVENT_READ)
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        sources = (self._channel, self._wakeup)
         while True:
-            ready = self._selector.select((0.0 if self._later else _TASK_COUNT_SECONDS) if self.folders else None)
+            ready = wait(sources, (0.0 if self._later else _TASK_COUNT_SECONDS) if self.folders else None)
             if not ready and self.folders and self._later:
                 self._later.popleft()()
-            for key, _ in ready:
-                if key.fileobj is self._channel:
-                    self._receiver.fill()
-                else:
-                    os.read(self._wakeup, 4096)
+            if self._channel in ready:
+                self._receiver.fill()
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
             self._answer()
             self._reap()
             self._end_bombs()
@@ -186,7 +180,6 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self._wakeup, self._wakeup_end):
                 os.close(descriptor)
-            self._selector.close()
             for held in (self._channel, *self._uid_locks.values()):
                 held.close()
             from .session import run_session

@@ -151,8 +151,13 @@ class PreparedCall:
         """
         if self._is_dps:
             return None
-        self._kept = self._whole(result) or self._as_buffers(result)
-        return [_address(value) for value in self._kept]
+        kept = self._whole(result)
+        if not kept:  # numbers, views and other layouts, as they are stored in the slot
+            for _, value, buffer in self._checked(result):
+                kept.append(torch.empty_like(buffer))
+                _store(value, kept[-1])
+        self._kept = kept
+        return [_address(value) for value in kept]
 
     def _whole(self, result: Any) -> list[Any]:
         """The outputs where they are; none if one of them has to be copied."""
@@ -164,24 +169,13 @@ class PreparedCall:
                 return []
         return values
 
-    def _as_buffers(self, result: Any) -> list[Any]:
-        """The outputs as they are stored in the slot, in buffers of their own: numbers, views, and other layouts."""
-        found = []
-        for _, value, buffer in self._checked(result):
-            found.append(torch.empty_like(buffer))
-            _store(value, found[-1])
-        return found
-
     def _defers_work(self, value: Any) -> bool:
         """Whether a value is a view that negates when it is read, a view of the inputs, or one of repeated elements."""
         if type(value) is not _Tensor:
             return False
-        is_view = value.untyped_storage().data_ptr() == self._memory and value.numel()
-        return (
-            value.is_neg()
-            or bool(is_view)
-            or any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
-        )
+        is_view = value.numel() and value.untyped_storage().data_ptr() == self._memory
+        repeats = any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+        return bool(value.is_neg() or is_view or repeats)
 
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
