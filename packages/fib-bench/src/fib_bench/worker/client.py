@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -103,11 +103,8 @@ class Worker:
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
         self._replies = self._receiver.messages
         self._printed = KeptOutput()
-        self._sources: dict[Any, Callable[[], None]] = {
-            channel: self._read_replies,
-            output: self._read_output,
-            server.channel: self._read_reports,
-        }
+        self._sources: dict[Any, Any] = {channel: self._read_replies, output: self._read_output}
+        self._sources[server.channel] = self._read_reports
         self._is_closed = self._is_killed = self._may_compile = False
         self._reason_to_kill = ""
         self.is_of_harness = False
@@ -122,13 +119,13 @@ class Worker:
         self.close()
 
     @property
-    def _has_ended(self) -> bool:
-        return self.pid in self._server.exits
-
-    @property
     def is_closed(self) -> bool:
         """Whether it has ended."""
         return self._is_closed or self._has_ended or self._server.has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.pid in self._server.exits
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""

@@ -80,12 +80,10 @@ def _import_ahead(device: str) -> None:
             import_module(optional)
     find_entry_points(BUILDERS_GROUP)  # forks need not look for them
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
-    if device.startswith("cuda"):
-        architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
-    else:
-        architectures = ()
+    is_cuda = device.startswith("cuda")
+    if not is_cuda:
         identify_compilers(device)
-    preload(architectures)
+    preload(architectures_of_machine() if is_cuda else ())  # cached: nvidia-smi needs more than a worker may do
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
 
@@ -93,9 +91,8 @@ def _import_ahead(device: str) -> None:
 def identify_triton(architectures: Iterable[str]) -> None:
     """Compute what identifies Triton and its compiler: each process that compiles would take 0.4 s and start ptxas.
 
-    Triton keeps both, and so do forks. A Triton that is missing or does not work is reported by the build.
-
-    Architectures are such as ``9.0a``.
+    Triton keeps both, and so do forks. The build reports a Triton that is missing or does not work. Architectures are
+    such as ``9.0a``.
     """
     failures = (ImportError, AttributeError, OSError, RuntimeError, subprocess.SubprocessError)
     for module in _TRITON_MODULES:
