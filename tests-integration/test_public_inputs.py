@@ -9,10 +9,9 @@ import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.generation import distributions_of, make_input_values, make_inputs
-from fib_bench.inputs.makers import InputDraft, enlarge_totals
 from fib_bench.inputs.recipes import native_input, plan_recipes
 from fib_bench.inputs.redrawing import Structure
-from fib_bench.inputs.synthesis import Role, role_of, synthesis_order, synthesize_input
+from fib_bench.inputs.synthesis import InputDraft, Role, enlarge_totals, role_of, synthesis_order, synthesize_input
 from fib_bench.timing.handshake import native
 from fib_schema import AxisConst, evaluate_constraint
 from public_data_set import definition_names, needs_data_set, public_set, small_workload

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 import torch
-from fib_bench.inputs.makers import tensor_dtype
+from fib_bench.inputs.synthesis import tensor_dtype
 from public_data_set import SIZES, public_set
 from solution_cases import answer, child_of
 from solution_table import FOLDER, entry_of

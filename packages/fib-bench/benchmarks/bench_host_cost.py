@@ -95,21 +95,20 @@ class Traffic:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count the messages of all workers during a block."""
-        post, reply = client.Worker.post, client.Worker._next_reply  # noqa: SLF001 where replies of workers arrive
+        post, answer = client.Worker.post, client.Worker.answer
 
         def count_request(worker: client.Worker, message: Any, descriptors: tuple[int, ...] = ()) -> None:
             self._count(message)
             post(worker, message, descriptors)
 
-        def count_reply(worker: client.Worker) -> object | None:
-            found = reply(worker)
-            if found is not None:
-                self._count(found)
+        def count_reply(worker: client.Worker, seconds: float) -> object:
+            found = answer(worker, seconds)
+            self._count(found)
             return found
 
         with (
             patch.object(client.Worker, "post", count_request),
-            patch.object(client.Worker, "_next_reply", count_reply),
+            patch.object(client.Worker, "answer", count_reply),
         ):
             yield
 

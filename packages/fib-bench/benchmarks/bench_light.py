@@ -12,8 +12,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from fib_bench.inputs.makers import InputDraft, SynthesisError
-from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
+from fib_bench.inputs.synthesis import InputDraft, SynthesisError, synthesis_order, synthesize_input
 from fib_bench.timing.work import Values, work_of
 from fib_schema import Definition, ScalarInput, TraceSet, Workload
 

@@ -3,15 +3,15 @@
 import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.inputs.synthesis import distribute
+from fib_bench.inputs.synthesis import WIDE_EXPONENTS, WIDE_EXPONENTS_HALF, distribute
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def drawn(distribution, shape, dtype, *, is_half=False, seed=3):
+def drawn(distribution, shape, dtype, exponents=WIDE_EXPONENTS, *, seed=3):
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator).to(dtype)
-    distribute(values, distribution, generator, is_half=is_half)
+    distribute(values, distribution, generator, exponents)
     assert values.dtype is dtype
     return values.float()
 
@@ -30,7 +30,7 @@ def test_wide_gives_rows_of_very_different_magnitude(dtype):
 
 
 def test_wide_products_of_long_rows_fit_into_float16():
-    left, right = (drawn("wide", (64, 28672), torch.float16, is_half=True, seed=seed) for seed in (1, 2))
+    left, right = (drawn("wide", (64, 28672), torch.float16, WIDE_EXPONENTS_HALF, seed=seed) for seed in (1, 2))
     assert (left @ right.T).half().isfinite().all()
     assert magnitudes(left).max() > 64 * magnitudes(left).min()
 

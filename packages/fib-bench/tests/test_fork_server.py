@@ -157,7 +157,7 @@ def test_a_worker_with_too_many_tasks_is_found_where_the_machine_reports_none(mo
     monkeypatch.setattr(fork_server, "most_tasks", lambda: 0)
     monkeypatch.setattr(fork_server.outside_checks, "kill", lambda listed: killed.extend(listed()))
     server = object.__new__(fork_server.Server)
-    server._workers, server._reasons, server._looks = {os.getpid(): ""}, {}, 0
+    server.folders, server._reasons, server._looks = {os.getpid(): ""}, {}, 0
     while not killed:
         server._end_bombs()
         assert server._looks < 50

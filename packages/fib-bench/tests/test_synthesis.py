@@ -4,7 +4,7 @@ import pytest
 import torch
 from fib_bench import InputError, make_inputs
 from fib_bench.inputs.generation import make_input_values
-from fib_bench.inputs.makers import split
+from fib_bench.inputs.synthesis import split
 from fib_schema import AxisVar, Definition, DType, RandomInput, SafetensorsInput, TensorSpec, Workload
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """Inputs of workloads.
 
-`generation` makes those of a workload: it reads blobs, looks up in `synthesis` which of the `makers` make the rest, and
+`generation` makes those of a workload: it reads blobs, looks up in `synthesis` what makes the rest, and
 lengthens index inputs. For timed calls `recipes` say what `generator.h` makes of a key, and `redrawing` draws
 structural integers.
 """

@@ -37,13 +37,13 @@ from fib_schema import (
     evaluate_constraint,
 )
 from fib_schema.blobs import BlobError, load_tensor
-from fib_schema.padded_indices import PaddedIndices, padded_indices_of
+from fib_schema.padded_indices import padded_indices_of
 from fib_schema.strides import workload_strides
 
 from ..config.model import DISTRIBUTIONS
 from ..errors import InputError
-from .makers import POOL_AXES, InputDraft, SynthesisError, enlarge_totals, first_axis, is_last_page, tensor_dtype
-from .synthesis import Role, is_distributable, role_of, synthesis_order, synthesize_input
+from . import synthesis
+from .synthesis import InputDraft, Role, SynthesisError, first_axis, is_distributable, role_of
 
 FIELD, ARGUMENTS = "input_generator", "generator_arguments"
 """The fields in ``extra`` of a definition and of a workload."""
@@ -72,14 +72,11 @@ class ProblemGenerator:
         "extra": {"input_generator": {"function": "make_pair", "inputs": ["a", "b", "w"], "parameters": ["w"]}}
 
     The function gets a mapping and a device, and returns tensors by name. The mapping has the sizes of all axes, the
-    scalars and the ``generator_arguments`` (in ``extra``) of the workload, the ``inputs`` that are wanted, and
-    ``seed``, with which torch, random and NumPy are seeded before. It makes the inputs of type ``random`` of a
-    workload.
+    scalars and the ``generator_arguments`` (in ``extra``) of the workload, the ``inputs`` that are wanted, of type
+    ``random``, and ``seed``, with which torch, random and NumPy are seeded before.
 
-    The call is a `Definition` of its own whose outputs are those inputs. So a generator runs where references run, in
-    the same sandbox with the same limits, and shapes and dtypes are checked as theirs are.
-
-    Source: the custom inputs of NVIDIA's SOL-ExecBench, which have the same signature.
+    The call is a `Definition` of its own whose outputs are those inputs: a generator runs where references run, with
+    the same limits and checks. Source: the custom inputs of NVIDIA's SOL-ExecBench, which have the same signature.
     """
 
     function: str
@@ -97,9 +94,8 @@ class ProblemGenerator:
         """The call that makes some inputs, as a definition with their names as outputs, a workload and its inputs."""
         scalars = {name: given.value for name, given in workload.inputs.items() if isinstance(given, ScalarInput)}
         extra: Mapping[str, Any] = workload.extra or {}
-        given: Mapping[str, Any] = extra.get(ARGUMENTS, {})
         sizes = {**definition.const_axes, **workload.axes}
-        arguments = {**sizes, **scalars, **given, "inputs": list(names), "seed": seed}
+        arguments = {**sizes, **scalars, **extra.get(ARGUMENTS, {}), "inputs": list(names), "seed": seed}
         request = torch.tensor(list(json.dumps(arguments).encode()), dtype=torch.int8)
         made = attrs.evolve(
             definition,
@@ -123,9 +119,8 @@ def generator_of(definition: Definition) -> ProblemGenerator:
         raise SynthesisError(f"{form}, found {field!r:.200}")
     inputs, parameters = (tuple(field.get(key) or ()) for key in ("inputs", "parameters"))
     tensors = {name for name, spec in definition.inputs.items() if spec.shape is not None}
-    if unknown := [name for name in inputs if name not in tensors] + [
-        name for name in parameters if name not in inputs
-    ]:
+    unknown = [name for name in inputs if name not in tensors] + [name for name in parameters if name not in inputs]
+    if unknown:
         raise SynthesisError(f"{form}: {unknown[0]!r} is no input of the definition that is a tensor")
     return ProblemGenerator(field["function"], inputs, frozenset(parameters))
 
@@ -203,22 +198,22 @@ def make_input_values(
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
     with refusing(definition, workload):
-        _check_names(definition, workload)
         draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
         draft.values |= given
-        _check_given(definition, workload, given)
-    pending = _read_sources(draft, workload, root, synthesize_missing)
-    synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
-    with refusing(definition, workload):
-        enlarge_totals(draft, [name for name in synthesized if role_of(definition, name) is Role.OFFSETS])
-    for name in synthesis_order(definition, pending):
-        with refusing(definition, workload, name):
-            synthesize_input(draft, name)
-    for name, value in draft.values.items():  # blobs and structure, which makers read on the CPU
-        draft.values[name] = value.to(draft.device) if isinstance(value, torch.Tensor) else value
-    with refusing(definition, workload):
+        generator = generator_of(definition)
+        if missing := [name for name in generator.names(workload) if name not in given]:
+            maker = f"input {missing[0]!r} is made by {generator.function!r} of the reference"
+            raise SynthesisError(f"{maker}, which runs in a sandbox: use fib_bench.Benchmark or Evaluator")
+        pending = _read_sources(draft, workload, root, synthesize_missing)
+        synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
+        synthesis.enlarge_totals(draft, [name for name in synthesized if role_of(definition, name) is Role.OFFSETS])
+        for name in synthesis.synthesis_order(definition, pending):
+            with refusing(definition, workload, name):
+                synthesis.synthesize_input(draft, name)
+        for name, value in draft.values.items():  # blobs and structure, which makers read on the CPU
+            draft.values[name] = value.to(draft.device) if isinstance(value, torch.Tensor) else value
         _check_constraints(draft, workload)
-    _arrange(draft, workload)
+        _arrange(draft, workload)
     values = {name: draft.values[name] for name in definition.inputs}
     return InputValues(values, synthesized, {axis: draft.axes[axis] for axis in definition.var_axes})
 
@@ -244,23 +239,12 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
     return tuple(name for name in wanted if not (has_booleans and name == "zeros_and_ones")) or ("normal",)
 
 
-def _check_names(definition: Definition, workload: Workload) -> None:
-    """Check that the definition has all inputs and axes that the workload names; one may be misspelt."""
+def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
+    """Return the sizes of all axes; the workload must give all that vary, and misspell or contradict none."""
     for kind, given, known in (("input", workload.inputs, definition.inputs), ("axis", workload.axes, definition.axes)):
         for name in given:
             if name not in known:
                 raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")
-
-
-def _check_given(definition: Definition, workload: Workload, given: Mapping[str, torch.Tensor]) -> None:
-    generator = generator_of(definition)
-    if missing := [name for name in generator.names(workload) if name not in given]:
-        problem = f"input {missing[0]!r} is made by {generator.function!r} of the reference, which runs in a sandbox"
-        raise SynthesisError(f"{problem}: use fib_bench.Benchmark or Evaluator")
-
-
-def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
-    """Return the sizes of all axes; the workload must give all that vary, and not contradict the definition."""
     for axis, size in definition.const_axes.items():
         if workload.axes.get(axis, size) != size:
             raise SynthesisError(f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload")
@@ -272,33 +256,26 @@ def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
 def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synthesize_missing: bool) -> list[str]:
     """Add the inputs with a literal value or a blob to the draft; return the names of all others."""
     pending = []
-    for name in draft.definition.inputs:
+    for name, spec in draft.definition.inputs.items():
         source = workload.inputs.get(name)
         with refusing(draft.definition, workload, name):
-            try:
-                if isinstance(source, RandomInput):
-                    pending += [name] if name not in draft.values else []
-                else:
-                    draft.values[name] = _read_source(draft, name, source, root)
-            except BlobError as error:
-                if not synthesize_missing:
-                    hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
-                    raise SynthesisError(f"{error}{hint}") from error
-                pending.append(name)
+            if isinstance(source, RandomInput):
+                pending += [] if name in draft.values else [name]
+            elif isinstance(source, ScalarInput):
+                draft.values[name] = _scalar(spec, source.value)
+            elif isinstance(source, SafetensorsInput):
+                try:
+                    draft.values[name] = _blob(draft, name, source, root)
+                except BlobError as error:
+                    if not synthesize_missing:
+                        hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
+                        raise SynthesisError(f"{error}{hint}") from error
+                    pending.append(name)
+            elif spec.optional:
+                draft.values[name] = None
+            else:
+                raise SynthesisError("the workload gives no source: a random input, a blob or a scalar")
     return pending
-
-
-def _read_source(
-    draft: InputDraft, name: str, source: ScalarInput | SafetensorsInput | None, root: Path | None
-) -> Value:
-    spec = draft.spec(name)
-    if isinstance(source, ScalarInput):
-        return _scalar(spec, source.value)
-    if isinstance(source, SafetensorsInput):
-        return _blob(spec, source, draft, name, root)
-    if spec.optional:
-        return None
-    raise SynthesisError("the workload gives no source: a random input, a blob or a scalar")
 
 
 def _scalar(spec: TensorSpec, value: float | bool) -> Value:
@@ -312,11 +289,9 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
     return value
 
 
-def _blob(spec: TensorSpec, source: SafetensorsInput, draft: InputDraft, name: str, root: Path | None) -> Value:
-    tensor = load_tensor(root, source.path, source.tensor_key)
-    wanted, dtype = draft.shape(name), tensor_dtype(spec)
-    if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
-        tensor = tensor.view(dtype)  # safetensors files store pairs as bytes
+def _blob(draft: InputDraft, name: str, source: SafetensorsInput, root: Path | None) -> Value:
+    tensor, spec = load_tensor(root, source.path, source.tensor_key), draft.spec(name)
+    wanted, dtype = draft.shape(name), synthesis.tensor_dtype(spec)
     if tuple(tensor.shape) != wanted:
         raise SynthesisError(f"the blob {source.path} has shape {tuple(tensor.shape)}, the axes say {wanted}")
     if tensor.dtype != dtype:
@@ -341,18 +316,15 @@ def _check_constraints(draft: InputDraft, workload: Workload) -> None:
 
 def _arrange(draft: InputDraft, workload: Workload) -> None:
     """Give the inputs that are not contiguous the strides that the workload states."""
-    with refusing(draft.definition, workload):
-        try:
-            found = workload_strides(draft.definition, workload)
-        except InvalidField as error:
-            raise SynthesisError(str(error)) from error
+    try:
+        found = workload_strides(draft.definition, workload)
+    except InvalidField as error:
+        raise SynthesisError(str(error)) from error
     for name, strides in found.items():
         if (value := draft.tensor(name)) is not None:
-            with refusing(draft.definition, workload, name):
-                if draft.spec(name).dtype == DType.FLOAT4_E2M1:
-                    raise SynthesisError(
-                        "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
-                    )
+            if draft.spec(name).dtype == DType.FLOAT4_E2M1:
+                problem = "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
+                raise InputError(draft.definition.name, workload.uuid, name, problem)
             made = torch.empty_strided(value.shape, tuple(strides), dtype=value.dtype, device=value.device)
             draft.values[name] = made.copy_(value)
 
@@ -388,12 +360,15 @@ def draw_padded_calls(
     There are none if the definition has no padded indices, or other integers depend on the offsets. All random numbers
     are drawn on the CPU.
     """
-    padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *POOL_AXES)
-    if padded is None or not pool or _has_dependent_integers(definition, padded):
+    padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *synthesis.POOL_AXES)
+    if padded is None or not pool:
         return ()
-    given = {
-        name: value for name in (padded.offsets, *padded.inputs) if isinstance(value := values[name], torch.Tensor)
-    }
+    names = (padded.offsets, *padded.inputs)
+    integers = [name for name, spec in definition.inputs.items() if spec.is_integer and name not in names]
+    roles = [role_of(definition, name) for name in names]
+    if roles != [Role.OFFSETS, *[Role.PAGES] * len(padded.inputs)] or not all(map(synthesis.is_last_page, integers)):
+        return ()
+    given = {name: value for name in names if isinstance(value := values[name], torch.Tensor)}
     offsets = given[padded.offsets].to("cpu", torch.int64)
     if len(offsets) < 2 or not int(offsets[-1]) or int(offsets[0]):
         return ()
@@ -401,48 +376,31 @@ def draw_padded_calls(
     length = 2 * int(counts.sum()) + _SPARE
     filling = counts + _fewer(counts, generator)
     filling[int(torch.randint(len(counts), (), generator=generator))] += length - int(filling.sum())
-    calls = (_fewer(counts, generator), filling, _fewest(counts), counts)
-    return [_draw(padded, given, each, pool, length, generator) for each in calls]
+    fewest = counts.clamp(max=1)
+    if len(counts) > 1 and int(fewest[:-1].sum()):
+        fewest[-1] = 0  # of several requests the last one has none: engines add such requests
+    calls = (_fewer(counts, generator), filling, fewest, counts)
 
+    def draw(counts: torch.Tensor) -> PaddedDraw:
+        """Draw a call with these numbers of pages of its requests."""
+        total = int(counts.sum())
+        exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
+        stale, poisoned = dict(exact), dict(exact)
+        for name in padded.inputs:
+            drawn = torch.randint(pool, (length,), generator=generator)
+            invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # too small, behind the pool
+            poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
+            exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
+        made = (
+            {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in tensors.items()}
+            for tensors in (exact, stale, poisoned)
+        )
+        return PaddedDraw(total, *made)
 
-def _has_dependent_integers(definition: Definition, padded: PaddedIndices) -> bool:
-    """Whether integers other than last page lengths accompany the padded indices, or these are not page numbers."""
-    if any(role_of(definition, name) is not Role.PAGES for name in padded.inputs):
-        return True
-    known = {padded.offsets, *padded.inputs}
-    integers = [name for name, spec in definition.inputs.items() if spec.is_integer and name not in known]
-    return role_of(definition, padded.offsets) is not Role.OFFSETS or not all(map(is_last_page, integers))
+    return [draw(each) for each in calls]
 
 
 def _fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Between one page and all pages of each request."""
     shares = torch.rand(len(counts), generator=generator)
     return torch.where(counts > 0, 1 + (shares * counts).to(torch.int64).clamp(max=counts - 1), 0)
-
-
-def _fewest(counts: torch.Tensor) -> torch.Tensor:
-    """At most one page of each request, and of several requests the last one has none: engines add such requests."""
-    fewest = counts.clamp(max=1)
-    if len(counts) > 1 and int(fewest[:-1].sum()):
-        fewest[-1] = 0
-    return fewest
-
-
-def _draw(
-    padded: PaddedIndices, given: Mapping[str, torch.Tensor], counts: torch.Tensor, pool: int, length: int,
-    generator: torch.Generator,
-) -> PaddedDraw:  # fmt: skip
-    """Draw a call with these numbers of pages of its requests, in a buffer of this length."""
-    total = int(counts.sum())
-    exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
-    stale, poisoned = dict(exact), dict(exact)
-    for name in padded.inputs:
-        drawn = torch.randint(pool, (length,), generator=generator)
-        invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # negative, behind the pool, the largest
-        poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
-        exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
-
-    def like_given(made: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in made.items()}
-
-    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned))

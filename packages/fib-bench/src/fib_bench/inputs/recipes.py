@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import attrs
 import msgspec
 import torch
 from fib_schema import Definition, DType, parse_constraint
@@ -27,10 +26,9 @@ from fib_schema.strides import normalized_strides
 
 from .. import recipe
 from ..recipe import Content, Recipe
-from . import makers, synthesis
+from . import synthesis
 from .generation import Value
-from .makers import InputDraft, SynthesisError, first_axis
-from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, names_read_by_value, role_of
+from .synthesis import InputDraft, Role, SynthesisError, find_rule, first_axis, is_distributable, role_of
 
 _DTYPES = tuple(dtype.value for dtype in (
     DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1,
@@ -83,26 +81,32 @@ def plan_recipes(
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """Select what each input of a call may contain, and why the values of others stay, but of structure.
 
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: Valid inputs, the base of recipes that need one; CUDA tensors synchronize the device.
-        distributions: Those that the reference accepts for the workload.
-        recorded: Inputs whose values come from a blob.
+    Constant axes may be missing. `values` are valid inputs, the base of recipes that need one; CUDA tensors synchronize
+    the device. The reference accepts the `distributions`; the values of `recorded` inputs come from blobs.
     """
-    planner = _Planner(InputDraft(definition, {**definition.const_axes, **axes}, 0), distributions, recorded)
-    read = read_by_constraints(definition)
-    recipes: dict[str, Recipe] = {}
-    reasons: dict[str, str] = {}
-    for name in definition.inputs:
-        value = values.get(name)
-        if (
-            isinstance(value, torch.Tensor)
-            and value.numel()
-            and role_of(definition, name) not in synthesis.STRUCTURE_ROLES
-        ):
-            found = "a constraint reads its values" if name in read else planner.plan(name, value)
-            (recipes if isinstance(found, Recipe) else reasons)[name] = found  # type: ignore[assignment]
+    draft = InputDraft(definition, {**definition.const_axes, **axes}, 0)
+    read, recipes, reasons = read_by_constraints(definition), dict[str, Recipe](), dict[str, str]()
+    for position, (name, spec) in enumerate(definition.inputs.items()):
+        value, dtype = values.get(name), str(spec.dtype)
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            continue
+        if role_of(definition, name) in synthesis.STRUCTURE_ROLES:
+            continue
+        try:
+            if name in read:
+                raise SynthesisError("a constraint reads its values")
+            shape, strides = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
+            if dtype not in _DTYPES:
+                raise SynthesisError(f"values of dtype {dtype} are not generated for timed calls")
+            content = _content(draft, name, value, distributions, is_recorded=name in recorded)
+        except SynthesisError as error:
+            reasons[name] = str(error)
+            continue
+        row = value.shape[-1] if value.dim() else 1
+        if value.dim() < 2 and content.kind == recipe.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
+            row = _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
+        fields = {"shape": shape, "strides": strides, **msgspec.structs.asdict(content)}
+        recipes[name] = Recipe(name=name, position=position, dtype=dtype, elements=value.numel(), row=row, **fields)
     return recipes, reasons
 
 
@@ -119,7 +123,7 @@ def sealed(name: str, position: int, tensor: torch.Tensor) -> Recipe | None:
 
 def read_by_constraints(definition: Definition) -> set[str]:
     """Return the names whose values, rather than shapes, a constraint reads."""
-    return {name for text in definition.constraints for name in names_read_by_value(parse_constraint(text))}
+    return {name for text in definition.constraints for name in synthesis.names_read_by_value(parse_constraint(text))}
 
 
 def other_scalars(
@@ -149,83 +153,52 @@ def other_scalars(
     return [valid, *others] if valid else others
 
 
-@attrs.frozen
-class _Planner:
-    draft: InputDraft
-    distributions: Sequence[str]
-    recorded: Collection[str]
-
-    def plan(self, name: str, value: torch.Tensor) -> Recipe | str:
-        """Return the recipe of an input, or why it has none."""
-        place = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
-        if place is None:
-            return f"its elements lie apart in more than {_MAX_DIMS} dimensions"
-        if self.draft.spec(name).dtype not in _DTYPES:
-            return f"values of dtype {self.draft.spec(name).dtype} are not generated for timed calls"
-        content = self._content(name, value)
-        if isinstance(content, str):
-            return content
-        position, dtype = list(self.draft.definition.inputs).index(name), str(self.draft.spec(name).dtype)
-        fields = {"shape": place[0], "strides": place[1], **msgspec.structs.asdict(content)}
-        return Recipe(
-            name=name, position=position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields
-        )
-
-    def _row(self, content: Content, value: torch.Tensor) -> int:
-        if value.dim() < 2 and content.kind == recipe.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
-            return _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
-        return value.shape[-1] if value.dim() else 1
-
-    def _content(self, name: str, value: torch.Tensor) -> Content | str:
-        """Return what depends on the meaning of an input, or why its values stay."""
-        try:
-            rule = find_rule(self.draft.definition, name)
-            found = None if rule.role is Role.FIXED else rule.values(self.draft, name)
-        except SynthesisError as error:
-            return str(error)
-        if not isinstance(found, Content):
-            is_float = value.is_floating_point()
-            return "its values depend on each other" if is_float else "no rule states which values are valid"
-        if found.kind == recipe.INTEGER:
-            return self._integers(found, name, value, rule.role)
-        if found.kind == recipe.MASK:
-            return _mask(found, value, is_recorded=name in self.recorded)
-        if found.kind in {recipe.SHARES, recipe.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
-            return "a row of one element has only one value"
-        if name in self.recorded and found.kind != recipe.BYTES and not _has_rows_like(found, value):
-            return _rescaled(value, rule.role, is_selected=is_selected(self.draft.definition, name))
-        return self._normal(found, name, rule.role) if found.kind == recipe.NORMAL else found
-
-    def _normal(self, content: Content, name: str, role: Role) -> Content:
-        low, high = synthesis.WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else synthesis.WIDE_EXPONENTS
-        mask = _DISTRIBUTIONS["normal"] | _SCALES
-        if role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
-            mask = _DISTRIBUTIONS["normal"]
-        elif role is Role.WEIGHTS:
-            mask |= _SPIKES
-        elif len(self.distributions) > 1 and is_distributable(self.draft.definition, name):  # else references may fail
-            mask |= sum(_DISTRIBUTIONS[each] for each in self.distributions if each != "normal") | _SPIKES
-        return msgspec.structs.replace(content, mask=mask, low=low, high=high)
-
-    def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:
-        low, high = content.first, content.last
-        if role is Role.COUNTS:  # the size of the vocabulary disables top-k
-            vocabulary = first_axis(self.draft.axes, *makers.VOCABULARY_AXES) or 1 << 31
-            high = min(max(high, int(value.masked_fill(value >= vocabulary, 0).max())), vocabulary - 1)
-        elif role is Role.BYTES and name in self.recorded:
-            low, high = int(value.min()), int(value.max())
-        inside = (value >= low) & (value <= high)
-        if low >= high or not bool(inside.any()):
-            return f"only {low} is valid" if low >= high else f"no element lies between {low} and {high}"
-        return msgspec.structs.replace(content, first=low, last=high, needs_base=not bool(inside.all()))
+def _content(
+    draft: InputDraft, name: str, value: torch.Tensor, distributions: Sequence[str], *, is_recorded: bool
+) -> Content:
+    """Return what depends on the meaning of an input; `SynthesisError` with the reason if its values stay."""
+    rule = find_rule(draft.definition, name)
+    found = None if rule.role is Role.FIXED else rule.values(draft, name)
+    if not isinstance(found, Content):
+        is_float = value.is_floating_point()
+        raise SynthesisError("its values depend on each other" if is_float else "no rule states which values are valid")
+    if found.kind == recipe.INTEGER:
+        return _integers(draft, found, value, rule.role, is_recorded)
+    if found.kind == recipe.MASK:
+        if bool((value == value.flatten()[0]).all()):
+            raise SynthesisError("all of its elements are equal")
+        if not is_recorded:
+            return found
+        is_first = bool(value.any(-1).all())  # true in each row
+        return msgspec.structs.replace(found, high=float(value.float().mean()), first=int(is_first))
+    if found.kind in {recipe.SHARES, recipe.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
+        raise SynthesisError("a row of one element has only one value")
+    if is_recorded and found.kind != recipe.BYTES and not _has_rows_like(found, value):
+        return _rescaled(value, rule.role, is_selected=synthesis.is_selected(draft.definition, name))
+    if found.kind != recipe.NORMAL:
+        return found
+    low, high = synthesis.wide_exponents(draft.definition)
+    mask = _DISTRIBUTIONS["normal"] | _SCALES
+    if rule.role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
+        mask = _DISTRIBUTIONS["normal"]
+    elif rule.role is Role.WEIGHTS:
+        mask |= _SPIKES
+    elif len(distributions) > 1 and is_distributable(draft.definition, name):  # else references may fail
+        mask |= sum(_DISTRIBUTIONS[each] for each in distributions if each != "normal") | _SPIKES
+    return msgspec.structs.replace(found, mask=mask, low=low, high=high)
 
 
-def _mask(content: Content, value: torch.Tensor, *, is_recorded: bool) -> Content | str:
-    if bool((value == value.flatten()[0]).all()):
-        return "all of its elements are equal"
-    if not is_recorded:
-        return content
-    return msgspec.structs.replace(content, high=float(value.float().mean()), first=int(bool(value.any(-1).all())))
+def _integers(draft: InputDraft, content: Content, value: torch.Tensor, role: Role, is_recorded: bool) -> Content:
+    low, high = content.first, content.last
+    if role is Role.COUNTS:  # the size of the vocabulary disables top-k
+        vocabulary = first_axis(draft.axes, *synthesis.VOCABULARY_AXES) or 1 << 31
+        high = min(max(high, int(value.masked_fill(value >= vocabulary, 0).max())), vocabulary - 1)
+    elif role is Role.BYTES and is_recorded:
+        low, high = int(value.min()), int(value.max())
+    inside = (value >= low) & (value <= high)
+    if low >= high or not bool(inside.any()):
+        raise SynthesisError(f"only {low} is valid" if low >= high else f"no element lies between {low} and {high}")
+    return msgspec.structs.replace(content, first=low, last=high, needs_base=not bool(inside.all()))
 
 
 def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
@@ -236,10 +209,10 @@ def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
     return bool(((totals - 1).abs() < 0.02).all())
 
 
-def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content | str:
+def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content:
     numbers = value.to(torch.float32)
     if not bool((numbers != 0).any()):
-        return "all recorded values are zero"
+        raise SynthesisError("all recorded values are zero")
     if role is Role.SCORES:
         return Content(recipe.RESCALE, 1.0, *_SCORE_FACTORS, first=1, needs_base=True)
     has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
@@ -248,12 +221,11 @@ def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content 
     return Content(recipe.RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
 
 
-def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return shape and strides with as few dimensions as possible, empty if contiguous; None if there are too many."""
+def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides with as few dimensions as possible; empty if contiguous."""
     if strides is None:
         return (), ()
-    sizes: list[int] = []
-    steps: list[int] = []
+    sizes, steps = list[int](), list[int]()
     for size, step in zip(shape, strides, strict=True):
         if size == 1:
             continue
@@ -262,4 +234,6 @@ def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[
         else:
             sizes.append(size)
             steps.append(step)
-    return (tuple(sizes), tuple(steps)) if len(sizes) <= _MAX_DIMS else None
+    if len(sizes) > _MAX_DIMS:
+        raise SynthesisError(f"its elements lie apart in more than {_MAX_DIMS} dimensions")
+    return tuple(sizes), tuple(steps)

@@ -7,8 +7,7 @@ invalid, at about the same cost of the call:
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
   all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
-- Slots of sparse attention are relabelled with the pages.
-- Positions are drawn uniformly from their valid values.
+- Slots of sparse attention are relabelled with the pages, positions are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
 `generator` makes them anew for each call.
@@ -23,22 +22,19 @@ import attrs
 import torch
 from fib_schema import ConstraintError, Definition, constraint_names, evaluate_constraint
 
-from . import makers
+from . import synthesis
 from .generation import Value
-from .makers import first_axis, is_last_page, is_packed_with_weights, page_size, total_axis
-from .synthesis import STRUCTURE_ROLES, Role, role_of
+from .synthesis import Role, first_axis, is_last_page, is_packed_with_weights, page_size, role_of, total_axis
 
 Integers = Mapping[str, torch.Tensor]
 """Integer inputs by name, int64 on the CPU."""
-_ATTEMPTS = 8
-"""Draws until one changes something; small inputs may repeat their values by chance."""
-_FEW_TOKENS = 3
-"""Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
+_ATTEMPTS = 8  # until a draw changes something; small inputs may repeat their values by chance
+_FEW_TOKENS = 3  # by which last pages get shorter or longer: too few to change the time of a call
 _LIMITS = {
-    Role.PAGES: makers.POOL_AXES,
-    Role.SELECTIONS: makers.POOL_AXES,
-    Role.EXPERTS: makers.EXPERT_AXES,
-    Role.POSITIONS: makers.POSITION_AXES,
+    Role.PAGES: synthesis.POOL_AXES,
+    Role.SELECTIONS: synthesis.POOL_AXES,
+    Role.EXPERTS: synthesis.EXPERT_AXES,
+    Role.POSITIONS: synthesis.POSITION_AXES,
 }
 """The axes that state below which number pages, experts and positions are."""
 _UNKNOWN = "no rule states which values are valid"
@@ -58,8 +54,7 @@ class Redrawing:
     """Those of them that have only one valid value for the sizes of the call."""
 
 
-_Draw = Callable[[Integers, torch.Generator], Integers]
-"""A method of redrawing: new values of the same shapes, by name."""
+_Draw = Callable[[Integers, torch.Generator], Integers]  # new values of the same shapes, by name
 
 
 # -- draws -------------------------------------------------------------------------------------
@@ -72,7 +67,8 @@ def _relabel(integers: Integers, generator: torch.Generator, *, units: Mapping[s
     pool (padding such as -1) stay. `units` has the numbers that belong to one page or expert, by input, whose order
     stays: a slot is page number * page size + position, a packed expert has a routing weight in its low bits.
     """
-    labels, drawn = _derangement(pool, generator), {}
+    order, drawn = torch.randperm(pool, generator=generator), {}
+    labels = torch.empty_like(order).scatter_(0, order, order.roll(1))  # of one cycle
     for name, unit in units.items():
         pages = integers[name].div(unit, rounding_mode="floor")
         is_label = (pages >= 0) & (pages < pool)
@@ -92,12 +88,6 @@ def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: s
     return {name: torch.where((values >= low) & (values <= high), drawn, values)}
 
 
-def _derangement(count: int, generator: torch.Generator) -> torch.Tensor:
-    """Return a random permutation of one cycle, which has no fixed point if `count` is 2 or more."""
-    order = torch.randperm(count, generator=generator)
-    return torch.empty_like(order).scatter_(0, order, order.roll(1))
-
-
 # -- requests ----------------------------------------------------------------------------------
 
 
@@ -107,10 +97,8 @@ class _Requests:
 
     count: int
     offsets: tuple[str, ...]
-    lengths: tuple[str, ...]
-    """One length per request, perhaps followed by unused elements."""
-    rows: tuple[str, ...]
-    """One row of indices per request."""
+    lengths: tuple[str, ...]  # one length per request, perhaps followed by unused elements
+    rows: tuple[str, ...]  # one row of indices per request
     ragged: Mapping[str, str]
 
     @property
@@ -137,14 +125,6 @@ class _Requests:
             drawn[name] = integers[name][torch.arange(len(integers[name])) + shift.repeat_interleave(lengths)]
         return drawn
 
-    def can_move_pages(self, integers: Integers, roles: Mapping[str, Role]) -> bool:
-        """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""
-        if self.count < 2 or len(self.offsets) != 1 or self.rows or not self.ragged:
-            return False
-        pages = self.lengths_of(self.offsets[0], integers)
-        is_paged = all(roles[name] is Role.PAGES for name in self.ragged) and all(map(is_last_page, self.lengths))
-        return is_paged and int(pages[0]) > 1 and _is_constant(pages)
-
     def move_pages(self, integers: Integers, generator: torch.Generator) -> Integers:
         """Return the offsets after half of the requests have given pages to the others; each keeps at least one."""
         (name,) = self.offsets
@@ -166,8 +146,7 @@ def _offsets_of(offsets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 def _find_requests(definition: Definition, integers: Integers, roles: Mapping[str, Role]) -> list[_Requests]:
     """Group the offsets and lengths of a call, and the inputs that they may order, by the number of requests."""
-    offsets: dict[int, list[str]] = {}
-    lengths: dict[int, list[str]] = {}
+    offsets, lengths = dict[int, list[str]](), dict[int, list[str]]()
     for name in (name for name, role in roles.items() if role is Role.OFFSETS):
         offsets.setdefault(len(integers[name]) - 1, []).append(name)
     for name in (name for name, role in roles.items() if role is Role.LENGTHS):
@@ -192,49 +171,51 @@ def _find_requests(definition: Definition, integers: Integers, roles: Mapping[st
 # -- the structure of a call -------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
 class Structure:
-    """The structural integers of a call. What draws there are is found out once; CUDA inputs synchronize the device."""
+    """The structural integers of a call. What draws there are is found out once; CUDA inputs synchronize the device.
 
-    definition: Definition
-    axes: Mapping[str, int]
-    """Sizes of the axes; constant axes may be missing."""
-    values: Mapping[str, Value]
-    """All inputs; the tensors are not changed."""
-    integers: dict[str, torch.Tensor] = attrs.field(init=False, factory=dict)
-    """Structure, and integers of unknown meaning, int64 on the CPU."""
-    draws: list[_Draw] = attrs.field(init=False, factory=list)
-    moves: list[_Draw] = attrs.field(init=False, factory=list)
-    """Moves of pages between requests, which make a call slower."""
-    reasons: dict[str, str] = attrs.field(init=False, factory=dict)
-    """Inputs without a draw, each with the reason."""
-    determined: set[str] = attrs.field(init=False, factory=set)
-    """Inputs without a draw that have only one valid value for the sizes of the call."""
-    roles: dict[str, Role] = attrs.field(init=False, factory=dict)
-    """Roles of the inputs that a draw may handle."""
-    groups: Sequence[_Requests] = attrs.field(init=False, default=())
+    Constant axes may be missing. `values` are all inputs, of which the tensors are not changed.
+    """
 
-    def __attrs_post_init__(self) -> None:
-        self.axes = {**self.definition.const_axes, **self.axes}
-        for name, spec in self.definition.inputs.items():
-            value, role = self.values.get(name), role_of(self.definition, name)
-            if spec.is_integer and isinstance(value, int):
+    def __init__(self, definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> None:
+        self.definition, self.axes, self.values = definition, {**definition.const_axes, **axes}, values
+        self.integers: dict[str, torch.Tensor] = {}
+        """Structure, and integers of unknown meaning, int64 on the CPU."""
+        self.reasons: dict[str, str] = {}
+        """Inputs without a draw, each with the reason."""
+        self.determined: set[str] = set()
+        """Inputs without a draw that have only one valid value for the sizes of the call."""
+        self.roles: dict[str, Role] = {}
+        """Roles of the inputs that a draw may handle."""
+        self._draws: list[_Draw] = []
+        self._moves: list[_Draw] = []  # of pages between requests, which make a call slower
+        for name in (name for name, spec in definition.inputs.items() if spec.is_integer):
+            value, role = values.get(name), role_of(definition, name)
+            if isinstance(value, int):
                 self.reasons[name] = "a scalar is a parameter of the call"
-            elif spec.is_integer and isinstance(value, torch.Tensor) and role in {*STRUCTURE_ROLES, Role.FIXED}:
+            elif isinstance(value, torch.Tensor) and role in {*synthesis.STRUCTURE_ROLES, Role.FIXED}:
                 self.integers[name] = value.to("cpu", torch.int64).contiguous()
                 if obstacle := self._invalid(name, role):
                     self.reasons[name] = obstacle
                 else:
                     self.roles[name] = role
-        self.groups = _find_requests(self.definition, self.integers, self.roles)
+        self.groups = _find_requests(definition, self.integers, self.roles)
         self._add_requests()
-        self._add_pages()
+        paged = {Role.PAGES} if self.groups else {Role.PAGES, Role.SELECTIONS}
+        if units := {name: self._unit(name, role) for name, role in self.roles.items() if role in paged}:
+            self._draws.append(partial(_relabel, units=units, pool=self._count(Role.PAGES)))
         for name, role in self.roles.items():
-            found = self._single_draws(name, role)
-            if isinstance(found, str):
-                self.reasons[name] = found
-            else:
-                self.draws += found
+            if role is Role.SELECTIONS and self.groups:
+                self.reasons[name] = "the selections may be places within the requests"
+            elif role is Role.EXPERTS:
+                self._add_routing(name)
+            elif role is Role.POSITIONS and not any(name in group.names for group in self.groups):
+                if self.groups:
+                    self.reasons[name] = "positions may depend on the lengths of the requests"
+                elif problem := self._beyond(name, role):
+                    self.reasons[name] = problem
+                else:
+                    self._draws.append(partial(_redraw_uniformly, name=name, low=0, high=self._count(role) - 1))
 
     def redraw(self, generator: torch.Generator) -> Redrawing:
         """Redraw the integer inputs; the generator is of the CPU, where index arithmetic runs.
@@ -242,14 +223,14 @@ class Structure:
         The constraints of the definition hold for the result if they hold for the given values. Draws that violate a
         constraint are repeated and finally dropped. New tensors have the shape, strides, dtype and device of the old.
         """
-        return self._redraw(self.draws, generator)
+        return self._redraw(self._draws, generator)
 
     def move_pages(self, generator: torch.Generator) -> Redrawing:
         """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
 
         For checks, not for timing: a call takes as long as its longest request.
         """
-        return self._redraw(self.moves, generator)
+        return self._redraw(self._moves, generator)
 
     def _redraw(self, draws: Sequence[_Draw], generator: torch.Generator) -> Redrawing:
         """Apply draws one after the other, as far as constraints allow."""
@@ -268,11 +249,14 @@ class Structure:
                 reasons = dict.fromkeys(made, f"redrawn values violate the constraint {violated!r}") | reasons
             same |= dict.fromkeys(made, _SAME)
             current = best
-        changed = self._changed(current)
+        changed, restored = self._changed(current), dict(self.values)
+        for name in changed:
+            old = self.values[name]
+            assert isinstance(old, torch.Tensor), "structure is made of tensors"
+            new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
+            restored[name] = new.copy_(current[name])
         kept = {name: reason for name, reason in (same | reasons).items() if name not in changed}
-        return Redrawing(
-            self._restored(current, changed), changed, kept, frozenset(self.determined.difference(changed))
-        )
+        return Redrawing(restored, changed, kept, frozenset(self.determined.difference(changed)))
 
     def _violated(self, integers: Integers, names: Collection[str]) -> str | None:
         """Return the first constraint that reads one of the names and does not hold."""
@@ -287,16 +271,6 @@ class Structure:
 
     def _changed(self, drawn: Integers) -> tuple[str, ...]:
         return tuple(name for name, tensor in self.integers.items() if not torch.equal(drawn[name], tensor))
-
-    def _restored(self, drawn: Integers, names: Sequence[str]) -> dict[str, Value]:
-        """Return the inputs with drawn tensors of the original strides, dtype and device."""
-        restored = dict(self.values)
-        for name in names:
-            old = self.values[name]
-            assert isinstance(old, torch.Tensor), "structure is made of tensors"
-            made = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
-            restored[name] = made.copy_(drawn[name])
-        return restored
 
     # -- planning --------------------------------------------------------------------------------
 
@@ -330,17 +304,32 @@ class Structure:
         return f"it contains {largest}, the axes allow numbers below {limit}" if max(largest, 0) >= limit else ""
 
     def _add_requests(self) -> None:
-        blocked = self._order_obstacle()
+        blocked = ""
+        for name in self.integers:
+            if self.reasons.get(name) == _UNKNOWN:
+                blocked = blocked or f"input {name!r} of unknown meaning may depend on the order of the requests"
+            elif self.roles.get(name) is Role.SELECTIONS:
+                blocked = blocked or f"the selections in {name!r} may depend on the order of the requests"
         for group in self.groups:
-            self.determined.update(name for name in group.offsets if self._is_determined(name))
-            if blocked is None and group.count > 1:
-                self.draws.append(group.reorder)
-            else:
+            for name in group.offsets:  # they are 0 and a total that a constraint equates with an axis
+                if self.integers[name].tolist()[:-1] == [0] and total_axis(self.definition, name) is not None:
+                    self.determined.add(name)
+            if blocked or group.count < 2:
                 positions = [name for name in group.names if self.roles[name] is Role.POSITIONS]
                 self.reasons |= dict.fromkeys((*group.offsets, *group.lengths, *positions), blocked or _SAME)
-            if blocked is None:
-                self.draws += self._last_pages(group)
-                self.moves += [group.move_pages] if group.can_move_pages(self.integers, self.roles) else []
+            else:
+                self._draws.append(group.reorder)
+            if not blocked:
+                self._draws += self._last_pages(group)
+                self._moves += [group.move_pages] if self._can_move_pages(group) else []
+
+    def _can_move_pages(self, group: _Requests) -> bool:
+        """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""
+        if group.count < 2 or len(group.offsets) != 1 or group.rows or not group.ragged:
+            return False
+        pages = group.lengths_of(group.offsets[0], self.integers)
+        is_paged = all(self.roles[name] is Role.PAGES for name in group.ragged)
+        return is_paged and all(map(is_last_page, group.lengths)) and int(pages[0]) > 1 and _is_constant(pages)
 
     def _last_pages(self, group: _Requests) -> list[_Draw]:
         """The draw of the tokens in equally long last pages, close to their length so that the work stays.
@@ -356,46 +345,12 @@ class Structure:
         low, high = max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), most)
         return [partial(_redraw_uniformly, name=name, low=low, high=high)]
 
-    def _is_determined(self, name: str) -> bool:
-        """Return whether offsets are 0 and a total that a constraint equates with an axis."""
-        values = self.integers[name]
-        return len(values) == 2 and int(values[0]) == 0 and total_axis(self.definition, name) is not None
-
-    def _order_obstacle(self) -> str | None:
-        """Return why requests must keep their order, or None if they need not."""
-        for name in self.integers:
-            if self.reasons.get(name) == _UNKNOWN:
-                return f"input {name!r} of unknown meaning may depend on the order of the requests"
-            if self.roles.get(name) is Role.SELECTIONS:
-                return f"the selections in {name!r} may depend on the order of the requests"
-        return None
-
-    def _add_pages(self) -> None:
-        roles = {Role.PAGES} if self.groups else {Role.PAGES, Role.SELECTIONS}
-        units = {name: self._unit(name, role) for name, role in self.roles.items() if role in roles}
-        if units:
-            self.draws.append(partial(_relabel, units=units, pool=self._count(Role.PAGES)))
-
-    def _single_draws(self, name: str, role: Role) -> Sequence[_Draw] | str:
-        """The draws of an input that depends on no other, or why it has none; no draws if it is drawn with others."""
-        if role is Role.SELECTIONS and self.groups:
-            return "the selections may be places within the requests"
-        if role is Role.EXPERTS:
-            return self._routing(name)
-        if role is Role.POSITIONS and not any(name in group.names for group in self.groups):
-            if self.groups:
-                return "positions may depend on the lengths of the requests"
-            return self._beyond(name, role) or [
-                partial(_redraw_uniformly, name=name, low=0, high=self._count(role) - 1)
-            ]
-        return ()
-
-    def _routing(self, name: str) -> Sequence[_Draw] | str:
+    def _add_routing(self, name: str) -> None:
         if Role.OFFSETS in self.roles.values():
-            return "offsets among the inputs may be derived from it"
+            self.reasons[name] = "offsets among the inputs may be derived from it"
+            return
+        self._draws.append(partial(_permute_rows, name=name))
         experts = self._count(Role.EXPERTS)
         is_split = self.axes.get("num_local_experts", experts) != experts
-        permuted = partial(_permute_rows, name=name)
-        if is_split or "local_expert_offset" in self.definition.inputs:
-            return (permuted,)
-        return permuted, partial(_relabel, units={name: self._unit(name, Role.EXPERTS)}, pool=experts)
+        if not is_split and "local_expert_offset" not in self.definition.inputs:
+            self._draws.append(partial(_relabel, units={name: self._unit(name, Role.EXPERTS)}, pool=experts))

@@ -45,8 +45,7 @@ def place(tensors: Sequence[TensorSlot]) -> tuple[tuple[TensorSlot, ...], int]:
 
 def tensor_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
     """The tensor at a place in ``[bytes]``, or in each slot of ``[slots, bytes]``; it shares the memory."""
-    dtype, size_bytes = _element_type_and_bytes(slot)
-    flat = memory[..., slot.offset : slot.offset + size_bytes]
+    dtype, flat = _element_type_and_bytes(slot)[0], bytes_in(memory, slot)
     if not flat.numel():  # a view of no bytes can have any shape
         return memory.new_empty((*memory.shape[:-1], *slot.shape), dtype=dtype)
     elements = flat.view(dtype)

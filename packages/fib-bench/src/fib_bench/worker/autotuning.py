@@ -39,10 +39,8 @@ _MAX_PROCESSES = 16
 _REMEMBERED_SECONDS = 3600.0  # that a configuration was too slow: the machine may have been busy
 _LEFT_OUT = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError")
 """Errors of a configuration that Triton's autotuner leaves out; it raises all others."""
-_WARM_UP_MS, _MEASURED_MS = 3, 12
-"""Times of each configuration, for which Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
-_SLOW_MS = 1.0
-"""A kernel that takes longer is launched too few times in that time, and is measured as long as Triton does."""
+_WARM_UP_MS, _MEASURED_MS = 3, 12  # of each configuration: some hundred launches of microseconds; Triton: 25 and 100
+_SLOW_MS = 1.0  # a kernel that takes longer is measured as long as Triton does, else it is launched too few times
 
 
 class NotCompiled(BaseException):

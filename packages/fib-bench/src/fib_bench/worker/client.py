@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -19,9 +18,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
@@ -49,7 +48,6 @@ _INHERITED = frozenset({
     LIMIT_VARIABLE, VARIABLES_VARIABLE, messages.COMPILE_SECONDS_VARIABLE,
 })  # fmt: skip
 _OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
-_CUDA_SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # the server must not initialise CUDA: it forks
 _MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
 _PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
 
@@ -57,16 +55,12 @@ _PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
 class WorkerLost(Exception):
     """A worker that has ended or was closed.
 
-    Args:
-        reason: The reason, as a sentence.
-        is_timeout: Whether it took too long.
-        is_forgery: Whether it sent a message that the harness in a worker never sends.
+    It took too long (`is_timeout`), or sent a message that the harness in a worker never sends (`is_forgery`).
     """
 
     def __init__(self, reason: str, *, is_timeout: bool = False, is_forgery: bool = False) -> None:
         super().__init__(reason)
-        self.is_timeout = is_timeout
-        self.is_forgery = is_forgery
+        self.is_timeout, self.is_forgery = is_timeout, is_forgery
         self.is_killed: bool = reason.startswith("the worker was ended by SIGKILL")
         """Whether something else than the judge killed it: itself, or a system that is short of memory."""
 
@@ -75,24 +69,20 @@ class KeptOutput:
     """The head and the tail of a text of any length."""
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
-        self._kept = kept_bytes
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._dropped = 0
+        self._kept, self._dropped = kept_bytes, 0
+        self._data = bytearray()
 
     def add(self, data: bytes) -> None:
         """Append the bytes read."""
-        room = self._kept - len(self._head)
-        self._head += data[:room]
-        self._tail += data[max(room, 0) :]
-        if (excess := len(self._tail) - self._kept) > 0:
-            del self._tail[:excess]
+        self._data += data
+        if (excess := len(self._data) - 2 * self._kept) > 0:
+            del self._data[self._kept : self._kept + excess]
             self._dropped += excess
 
     def text(self) -> str:
         """The kept bytes as text, with a note where bytes were dropped."""
         gap = f"\n... {self._dropped} bytes dropped ...\n" if self._dropped else ""
-        return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
+        return (self._data[: self._kept] + gap.encode() + self._data[self._kept :]).decode("utf-8", "replace")
 
 
 class Worker:
@@ -104,9 +94,8 @@ class Worker:
     def __init__(
         self, server: ForkServerClient, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
     ) -> None:
-        self.pid = pid
+        self.pid, self._server = pid, server
         self.isolation: Isolation | None = None
-        self._server = server
         self._handle: int | None = None
         with suppress(ProcessLookupError):  # it may have ended
             self._handle = os.pidfd_open(pid)  # valid even if its number is used again
@@ -114,15 +103,14 @@ class Worker:
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
         self._replies = self._receiver.messages
         self._printed = KeptOutput()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
-        self._selector.register(output, selectors.EVENT_READ, self._read_output)
-        self._selector.register(server.channel, selectors.EVENT_READ, self._read_reports)
-        self._is_closed = self._is_killed = self.is_of_harness = False  # the last: whether it runs no solution
-        self._may_compile = False
+        self._sources: dict[Any, Any] = {channel: self._read_replies, output: self._read_output}
+        self._sources[server.channel] = self._read_reports
+        self._is_closed = self._is_killed = self._may_compile = False
+        self._reason_to_kill = ""
+        self.is_of_harness = False
+        """Whether it runs no solution."""
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
-        self._reason_to_kill = ""
 
     def __enter__(self) -> Self:
         return self
@@ -146,11 +134,10 @@ class Worker:
     # -- requests ------------------------------------------------------------------------------------
 
     def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its answer; `WorkerPoolFailed` if the server has died.
 
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
-            WorkerPoolFailed: The server has died.
         """
         self.post(message, descriptors)
         return self.answer(seconds)
@@ -192,17 +179,13 @@ class Worker:
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
-        self._wait(0.0)
+        if not self._server.has_ended:
+            self._wait(0.0)
         return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:
-        """Check that the worker runs, and the server too, which kills the processes that a worker leaves.
-
-        Raises:
-            WorkerLost: The worker has ended.
-            WorkerPoolFailed: The server has.
-        """
-        self._server.is_alive()
+        """Check that the worker runs, and the server too, which kills what a worker leaves; raises like `request`."""
+        self._server.ping()
         self._raise_if_closed()
 
     def _raise_if_closed(self) -> None:
@@ -226,7 +209,7 @@ class Worker:
         """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""
         if not self.is_closed and not self._is_killed:  # later its number may have gone to another worker
             with suppress(ChannelClosed, OSError):  # of the server, which `close` finds out
-                self._server.kill(self.pid)
+                send(self._server.channel, messages.Kill(self.pid))
                 self._is_killed = True
 
     def close(self, *, unless: Connection | None = None) -> bool:
@@ -247,39 +230,38 @@ class Worker:
             os.close(self._handle)
         self._read_output()
         self._is_closed = True
-        self._selector.close()
         self._channel.close()
         os.close(self._output)
-        self._server.forget(self.pid)
+        self._server.exits.pop(self.pid, None)
+        self._server.workers.discard(self.pid)
         self._folder.remove()
         return True
 
     def _await_end(self, unless: Connection | None) -> bool:
         """Wait until the server reports that all have ended; returns whether no message to `unless` came first."""
-        if self.is_closed:
-            return True
         end = time.monotonic() + _EXIT_SECONDS
+        sources = [source for source in (self._server.channel, unless) if source is not None]
         try:
-            with selectors.DefaultSelector() as selector:
-                for source in (self._server.channel, unless):
-                    if source is not None:
-                        selector.register(source, selectors.EVENT_READ)
-                while not self._has_ended and (left := end - time.monotonic()) > 0:
-                    ready = [key.fileobj for key, _ in selector.select(left)]
-                    if unless in ready:
-                        return False
-                    if ready:
-                        self._server.read_reports()
+            while not self.is_closed and (left := end - time.monotonic()) > 0:
+                ready = wait(sources, left)
+                if unless in ready:
+                    return False
+                if ready:
+                    self._server.read_reports()
         except (ChannelClosed, ProtocolError, OSError):
             self._server.close()  # takes every worker with it
         return True
 
-    def _end_silent_worker(self) -> None:
-        """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
-        self._ignore(self._channel)
-        end = time.monotonic() + _DYING_SECONDS
+    def _wait_for_end(self, seconds: float) -> None:
+        """Read what arrives until the worker has ended, or some time has passed."""
+        end = time.monotonic() + seconds
         while not self._has_ended and (left := end - time.monotonic()) > 0:
             self._wait(left)
+
+    def _end_silent_worker(self) -> None:
+        """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
+        self._sources.pop(self._channel, None)
+        self._wait_for_end(_DYING_SECONDS)
         if not self._has_ended:
             self._reason_to_kill = "the worker closed its channel to the judge and was killed"
             self.kill()
@@ -290,29 +272,26 @@ class Worker:
         if self._handle is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
-        end = time.monotonic() + _STACK_SECONDS
-        while (left := end - time.monotonic()) > 0 and not self._has_ended:
-            self._wait(left)
+        self._wait_for_end(_STACK_SECONDS)
 
     def _end_in_words(self) -> str:
         ended = self._server.exits.get(self.pid)
-        if reason := ("" if ended is None else ended.reason) or self._reason_to_kill:
-            return reason
         if ended is None:
-            return "the worker has ended"
+            return self._reason_to_kill or "the worker has ended"
+        if reason := ended.reason or self._reason_to_kill:
+            return reason
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
-        status = os.WEXITSTATUS(ended.wait_status)
-        return f"the worker exited with status {status} before it answered"
+        return f"the worker exited with status {os.WEXITSTATUS(ended.wait_status)} before it answered"
 
     # -- what arrives --------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> None:
         """Wait for the channel, the output or the server's reports, and read available data."""
-        for key, _ in self._selector.select(seconds):
-            key.data()
+        for read in [self._sources[source] for source in wait(self._sources, seconds)]:
+            read()
 
     def _read_replies(self) -> None:
         """Read replies. The first message is none: it reports the isolation."""
@@ -336,7 +315,7 @@ class Worker:
             except BlockingIOError:
                 return
             if not data:
-                self._ignore(self._output)
+                self._sources.pop(self._output, None)
                 return
             self._printed.add(data)
 
@@ -346,11 +325,6 @@ class Worker:
         except (ChannelClosed, ProtocolError) as error:
             self._server.close()
             raise WorkerPoolFailed(_SERVER_DIED) from error
-
-    def _ignore(self, source: socket.socket | int) -> None:
-        """Wait no longer for a source that has ended."""
-        if source in self._selector.get_map():
-            self._selector.unregister(source)
 
 
 def end_all(workers: Iterable[Worker]) -> None:
@@ -373,14 +347,13 @@ class ForkServerClient:
         """Whether it has died or was stopped: its workers have ended without a report, and it starts no others."""
         self.channel: socket.socket
         """The socket on which the server reports ends of workers."""
+        self.workers: set[int] = set()
         self.exits: dict[int, messages.Exited] = {}
         """Reports of the ends of workers, by process."""
-        self._device = device
-        self._hidden = tuple(path.resolve() for path in hidden)
+        self._device, self._hidden = device, tuple(path.resolve() for path in hidden)
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: Receiver
         self._spawned: list[int] = []
-        self.workers: set[int] = set()
         self._is_ready = self._has_answered = False
 
     def __enter__(self) -> Self:
@@ -396,10 +369,10 @@ class ForkServerClient:
             return
         remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
         self.channel, theirs = socket.socketpair()
-        module = f"{__package__}.fork_server"  # -P: the current folder is not a place to import from
+        python = [sys.executable, "-P", "-m"]  # the current folder is not a place to import from
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs.fileno()), self._device, *self._hidden],
+                [*python, f"{__package__}.fork_server", str(theirs.fileno()), self._device, *self._hidden],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # text that an import prints is not a result
@@ -423,6 +396,7 @@ class ForkServerClient:
 
     def spawn(self) -> Worker:
         """A fresh worker; raises `WorkerPoolFailed` if the server does not start, or has ended."""
+        self.start()
         folder = TemporaryFolder()
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -430,33 +404,28 @@ class ForkServerClient:
         with suppress(PermissionError):  # the user has many pipes: what prints much is slower
             fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
-            pid = self._fork(folder.path, (theirs.fileno(), write_end))
-        except BaseException:
-            ours.close()
-            os.close(read_end)
-            folder.remove()
-            raise
-        finally:
-            theirs.close()
-            os.close(write_end)
-        self.workers.add(pid)
-        return Worker(self, pid, ours, read_end, folder)
-
-    def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
-        self.start()
-        try:
-            send(self.channel, messages.Spawn(str(folder)), descriptors)
+            send(self.channel, messages.Spawn(str(folder.path)), (theirs.fileno(), write_end))
             while not self._spawned:
                 if not is_readable(self.channel, _SPAWN_SECONDS):
                     raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
                 self.read_reports()
-        except (ChannelClosed, ProtocolError) as error:
+        except BaseException as error:
+            ours.close()
+            os.close(read_end)
+            folder.remove()
+            if not isinstance(error, (ChannelClosed, ProtocolError)):
+                raise
             self.close()
             raise WorkerPoolFailed(f"no worker came: {error}") from error
-        return self._spawned.pop()
+        finally:
+            theirs.close()
+            os.close(write_end)
+        pid = self._spawned.pop()
+        self.workers.add(pid)
+        return Worker(self, pid, ours, read_end, folder)
 
-    def is_alive(self) -> bool:
-        """Whether the process answers; a server that was killed before this call does not, and is closed."""
+    def ping(self) -> None:
+        """Close a server that was killed before this call, which does not answer."""
         self._has_answered = False
         with suppress(ChannelClosed, ProtocolError, OSError):
             send(self.channel, messages.Ping())
@@ -464,7 +433,6 @@ class ForkServerClient:
                 self.read_reports()
         if not self._has_answered:
             self.close()
-        return self._has_answered
 
     def close(self) -> None:
         """Stop the server and with it every worker."""
@@ -486,27 +454,17 @@ class ForkServerClient:
         if self.has_ended:
             raise WorkerPoolFailed(_SERVER_DIED)
 
-    def kill(self, pid: int) -> None:
-        """Have a worker killed; its end is reported like any other."""
-        send(self.channel, messages.Kill(pid))
-
     def read_reports(self) -> None:
         """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
         while self._receiver.messages:
-            message = self._receiver.messages.popleft()
-            match message:
+            match message := self._receiver.messages.popleft():
                 case messages.Spawned(pid=pid):
                     self._spawned.append(pid)
                 case messages.Exited(pid=pid):
                     self.exits[pid] = message
                 case messages.Pong():
                     self._has_answered = True
-
-    def forget(self, pid: int) -> None:
-        """Drop the record of a worker's end."""
-        self.exits.pop(pid, None)
-        self.workers.discard(pid)
 
     @property
     def processes(self) -> list[int]:
@@ -526,12 +484,9 @@ def server_environment(device: str) -> dict[str, str]:
         "FIB_CACHE_PATH": str(get_fib_cache_path().absolute()),  # workers have other homes and folders
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more start a pool of processes, seconds after the call that compiles
     }
-    return _with_cpu_settings(inherited) | fixed if device == "cpu" else inherited | fixed | _CUDA_SETTINGS
-
-
-def _with_cpu_settings(inherited: dict[str, str]) -> dict[str, str]:
-    """Triton's interpreter, and OpenMP threads that leave the judge's clock a core."""
-    # about half a millisecond, which spans the time between two parallel regions: waking a thread up takes
-    # longer than many a kernel; by default it spins for much longer, on a core that another may need
+    if device != "cpu":
+        return inherited | fixed | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # it must not initialise CUDA: it forks
+    # OpenMP threads leave the judge's clock a core. They spin for half a millisecond, which spans the time between two
+    # parallel regions: waking one up takes longer than many a kernel, and by default they spin for much longer.
     threads = str(max(len(os.sched_getaffinity(0)) - 1, 1))
-    return {"GOMP_SPINCOUNT": "50000", "OMP_NUM_THREADS": threads} | inherited | {"TRITON_INTERPRET": "1"}
+    return {"GOMP_SPINCOUNT": "50000", "OMP_NUM_THREADS": threads} | inherited | {"TRITON_INTERPRET": "1"} | fixed

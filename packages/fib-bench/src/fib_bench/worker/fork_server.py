@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import attrs
@@ -64,7 +64,8 @@ def main() -> None:
         pass  # the judge has ended
     finally:
         _end_all(outside_checks.children)
-        server.remove_folders()
+        for folder in server.folders.values():  # of workers that run: the judge may have been killed
+            remove_folder(Path(folder))
         gc.unfreeze()  # otherwise extension modules report leaks at exit
 
 
@@ -79,12 +80,10 @@ def _import_ahead(device: str) -> None:
             import_module(optional)
     find_entry_points(BUILDERS_GROUP)  # forks need not look for them
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
-    if device.startswith("cuda"):
-        architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
-    else:
-        architectures = ()
+    is_cuda = device.startswith("cuda")
+    if not is_cuda:
         identify_compilers(device)
-    preload(architectures)
+    preload(architectures_of_machine() if is_cuda else ())  # cached: nvidia-smi needs more than a worker may do
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
 
@@ -92,9 +91,8 @@ def _import_ahead(device: str) -> None:
 def identify_triton(architectures: Iterable[str]) -> None:
     """Compute what identifies Triton and its compiler: each process that compiles would take 0.4 s and start ptxas.
 
-    Triton keeps both, and so do forks. A Triton that is missing or does not work is reported by the build.
-
-    Architectures are such as ``9.0a``.
+    Triton keeps both, and so do forks. The build reports a Triton that is missing or does not work. Architectures are
+    such as ``9.0a``.
     """
     failures = (ImportError, AttributeError, OSError, RuntimeError, subprocess.SubprocessError)
     for module in _TRITON_MODULES:
@@ -113,56 +111,40 @@ class Server:
     """
 
     def __init__(self, channel: socket.socket, policy: SandboxPolicy, later: Iterable[Callable[[], None]]) -> None:
-        self._channel = channel
-        self._policy = policy
-        self._later = deque(later)
+        self._channel, self._policy, self._later = channel, policy, deque(later)
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-        self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, str] = {}
+        self.folders: dict[int, str] = {}
+        """The folders of the workers that run, by process."""
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
         self._looks = 0
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wakeup_end = wakeup_end
-        signal.set_wakeup_fd(wakeup_end)
+        self._wakeup, self._wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
         """Serve the judge until it closes the channel; first tell it that everything is imported."""
         send(self._channel, Pong())
-        self._selector.register(self._channel, selectors.EVENT_READ)
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        sources = (self._channel, self._wakeup)
         while True:
-            ready = self._selector.select(self._wait_seconds())
-            if not ready and self._workers and self._later:
+            ready = wait(sources, (0.0 if self._later else _TASK_COUNT_SECONDS) if self.folders else None)
+            if not ready and self.folders and self._later:
                 self._later.popleft()()
-            for key, _ in ready:
-                if key.fileobj is self._channel:
-                    self._receiver.fill()
-                else:
-                    os.read(self._wakeup, 4096)
+            if self._channel in ready:
+                self._receiver.fill()
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
             self._answer()
             self._reap()
             self._end_bombs()
-
-    def remove_folders(self) -> None:
-        """Remove the folders of workers that ran when the judge went away: it may have been killed."""
-        for folder in self._workers.values():
-            remove_folder(Path(folder))
-
-    def _wait_seconds(self) -> float | None:
-        """The longest wait for a request or the end of a worker; None without a limit."""
-        if not self._workers:
-            return None
-        return 0.0 if self._later else _TASK_COUNT_SECONDS
 
     def _answer(self) -> None:
         while self._receiver.messages:
             match self._receiver.messages.popleft():
                 case Spawn(folder=folder):
                     self._spawn(folder)
-                case Kill(pid=pid) if pid in self._workers:
+                case Kill(pid=pid) if pid in self.folders:
                     os.kill(pid, signal.SIGKILL)
                 case Ping():
                     send(self._channel, Pong())
@@ -182,7 +164,7 @@ class Server:
         self._uid_locks[pid] = uid_lock
         os.close(channel)
         os.close(output)
-        self._workers[pid] = folder
+        self.folders[pid] = folder
         send(self._channel, Spawned(pid))
 
     def _become_worker(self, channel: int, output: int, folder: str, uid_channel: int) -> None:
@@ -195,7 +177,6 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self._wakeup, self._wakeup_end):
                 os.close(descriptor)
-            self._selector.close()
             for held in (self._channel, *self._uid_locks.values()):
                 held.close()
             from .session import run_session
@@ -208,11 +189,18 @@ class Server:
 
     def _reap(self) -> None:
         """Reap processes that have ended; after a worker, kill the processes it left behind."""
-        while (ended := _wait()) is not None:
-            pid, wait_status = ended
-            if pid in self._workers:
-                del self._workers[pid]
-                self._kill_strays(pid)
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self.folders:
+                del self.folders[pid]
+                with suppress(ProcessLookupError):  # nobody else was in its group
+                    os.killpg(pid, signal.SIGKILL)
+                _end_all(self._strays)
                 self._uid_locks.pop(pid).close()  # no process has the uid any more
                 send(self._channel, Exited(pid, wait_status, self._reasons.pop(pid, "")))
 
@@ -220,29 +208,15 @@ class Server:
         """Kill a worker that has too many processes and threads; the system does not limit root's."""
         most = most_tasks() * 3 // 4  # below the limit of the system for all processes
         self._looks += 1
-        if not self._workers or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
+        if not self.folders or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
             return
-        tasks, worker = max((outside_checks.count_tasks([pid]), pid) for pid in self._workers)
+        tasks, worker = max((outside_checks.count_tasks([pid]), pid) for pid in self.folders)
         if tasks + outside_checks.count_tasks(self._strays()) > most:  # any worker may have started the strays
             self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
             outside_checks.kill(lambda: [worker, *self._strays()])
 
-    def _kill_strays(self, group: int) -> None:
-        """Kill a dead worker's process group, then orphans of any worker until none are left."""
-        with suppress(ProcessLookupError):  # nobody else was in its group
-            os.killpg(group, signal.SIGKILL)
-        _end_all(self._strays)
-
     def _strays(self) -> list[int]:
-        return [pid for pid in outside_checks.children() if pid not in self._workers]
-
-
-def _wait() -> tuple[int, int] | None:
-    try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return (pid, status) if pid else None
+        return [pid for pid in outside_checks.children() if pid not in self.folders]
 
 
 def _end_all(listed: Callable[[], list[int]]) -> None:

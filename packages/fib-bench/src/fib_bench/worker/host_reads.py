@@ -43,12 +43,7 @@ class Crossing:
     value: Any
     """A number, a tensor or sizes."""
     given: torch.Tensor | None = None
-    """The host's copy of data that were sent to the device."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the host has read something from the device."""
-        return self.given is None
+    """The host's copy of data that were sent to the device; None if it has read from there."""
 
     def __str__(self) -> str:
         return f"{self.where} ({self.operation})"
@@ -65,14 +60,10 @@ class Recording:
     @property
     def reads(self) -> tuple[str, ...]:
         """Lines that read from the device, each once."""
-        return tuple(dict.fromkeys(str(crossing) for crossing in self.crossings if crossing.is_read))
+        return tuple(dict.fromkeys(str(crossing) for crossing in self.crossings if crossing.given is None))
 
 
 # -- operations that read only a size ------------------------------------------------------------------------
-
-
-def _places(mask: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.nonzero_static(mask, size=count)
 
 
 def _split_masks(indices: Sequence[torch.Tensor | None], counts: Sequence[int]) -> list[torch.Tensor | None]:
@@ -80,7 +71,7 @@ def _split_masks(indices: Sequence[torch.Tensor | None], counts: Sequence[int]) 
     waiting, found = list(counts), list[torch.Tensor | None]()
     for index in indices:
         if index is not None and _is_mask(index):
-            found += _places(index, waiting.pop(0)).unbind(1)
+            found += torch.nonzero_static(index, size=waiting.pop(0)).unbind(1)
         else:
             found.append(index)
     return found
@@ -94,7 +85,7 @@ def _group(ordered: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tenso
     """Distinct neighbours of a sequence of `count` groups, the group of each element, and their sizes."""
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    begins = _places(is_first, count)[:, 0]
+    begins = torch.nonzero_static(is_first, size=count)[:, 0]
     sizes = torch.diff(begins, append=torch.full_like(begins[:1], len(ordered)))
     return ordered[begins], is_first.cumsum(0) - 1, sizes
 
@@ -112,14 +103,10 @@ def _unique_consecutive(counts: Sequence[int], tensor: torch.Tensor, *_: object,
 
 def _masked_select(counts: Sequence[int], tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     tensor, mask = torch.broadcast_tensors(tensor, mask)  # type: ignore[no-untyped-call]
-    return tensor.reshape(-1)[_places(mask.reshape(-1), counts[0])[:, 0]]
+    return tensor.reshape(-1)[torch.nonzero_static(mask.reshape(-1), size=counts[0])[:, 0]]
 
 
-def _index(counts: Sequence[int], tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
-    return _aten.index.Tensor(tensor, _split_masks(indices, counts))
-
-
-def _index_put(
+def _indexed(
     function: Any, counts: Sequence[int], tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *more: object
 ) -> Any:
     return function(tensor, _split_masks(indices, counts), *more)
@@ -144,14 +131,13 @@ _REPEAT = _aten.repeat_interleave.Tensor
 _PUTS = (_aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default)
 _SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = MappingProxyType(
     {
-        _aten.nonzero.default: (_length, lambda counts, tensor: _places(tensor, counts[0])),
+        _aten.nonzero.default: (_length, lambda counts, tensor: torch.nonzero_static(tensor, size=counts[0])),
         _aten.masked_select.default: (_length, _masked_select),
         _aten._unique2.default: (_length, _unique),  # noqa: SLF001
         _aten.unique_consecutive.default: (_length, _unique_consecutive),
         _REPEAT: (_length, lambda counts, repeats, **_: _REPEAT(repeats, output_size=counts[0])),
         _aten.bincount.default: (_length, _bincount),
-        _aten.index.Tensor: (_mask_counts, _index),
-        **{function: (_mask_counts, partial(_index_put, function)) for function in _PUTS},
+        **{function: (_mask_counts, partial(_indexed, function)) for function in (_aten.index.Tensor, *_PUTS)},
     }
 )
 """For each operation what gives its sizes, of its result and arguments, and what does the same work with them."""
@@ -170,7 +156,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device, recording: Recording, *, is_given: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._recording, self._is_given = device, recording, is_given
-        self._next, self._bytes = 0, 0
+        self.taken, self._bytes = 0, 0
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -197,8 +183,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(func, args, kwargs, torch.clone)
         return func(*args, **kwargs)
 
-    # Directions of copies, and operations that read a size.
-
     def _is_on_host(self, args: Sequence[Any]) -> bool:
         """Whether the operand is on the host, also the source of a copy."""
         operands = [each for each in args[:2] if isinstance(each, torch.Tensor)]
@@ -220,8 +204,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
         return any(map(_is_mask, args[1])) and not (func in _PUTS and _is_fill(args[1], args[2]))
 
-    # Recorded, or given again.
-
     def _read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], copy: Callable[[Any], Any]) -> Any:
         is_copy = func is _aten.copy_.default
         if self._is_given:
@@ -230,8 +212,9 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 torch.eq(*args).all()  # the work of the device
             return args[0].copy_(value) if is_copy else value
         result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            self._synchronize()  # a copy into pinned memory, or one that nobody waits for, may still be under way
+        if isinstance(result, torch.Tensor) and self._device.type == "cuda":
+            # A copy into pinned memory, or one that nobody waits for, may still be under way.
+            _wait_for(torch.cuda.current_stream(self._device))
         self._keep(func, copy(result))
         return result
 
@@ -255,10 +238,6 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._keep(func, counts(result, *args))
         return result
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            _wait_for(torch.cuda.current_stream(self._device))
-
     def _keep(self, func: Any, value: Any, given: torch.Tensor | None = None) -> None:
         crossing = Crossing(_name(func), solution_line(), value, given)
         self._bytes += value.nbytes if isinstance(value, torch.Tensor) else 8
@@ -269,17 +248,11 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _take(self, func: Any) -> Crossing:
         """The next crossing; `CannotCapture` if the call goes another way than when it was recorded."""
         crossings = self._recording.crossings
-        if self._next == len(crossings) or crossings[self._next].operation != _name(func):
+        if self.taken == len(crossings) or crossings[self.taken].operation != _name(func):
             problem = f"{solution_line()} ({_name(func)}) is not what the call has done before on the same inputs"
             raise CannotCapture(problem)
-        self._next += 1
-        return crossings[self._next - 1]
-
-    def end(self) -> None:
-        """Raise `CannotCapture` if the call has not done all that it has done before."""
-        left = self._recording.crossings[self._next :]
-        if self._is_given and left:
-            raise CannotCapture(f"{left[0]} is not done again on the same inputs")
+        self.taken += 1
+        return crossings[self.taken - 1]
 
 
 _frames: Any = _C._dynamo.eval_frame  # noqa: SLF001
@@ -337,7 +310,8 @@ def given(recording: Recording, device: torch.device) -> Iterator[None]:
             return
         with _through_host(), _Crossings(device, recording, is_given=True) as crossings:
             yield
-            crossings.end()
+            if left := recording.crossings[crossings.taken :]:
+                raise CannotCapture(f"{left[0]} is not done again on the same inputs")
 
 
 def _waiting(wait: Callable[..., object]) -> AbstractContextManager[None]:

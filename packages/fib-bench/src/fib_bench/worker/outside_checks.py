@@ -54,22 +54,6 @@ class NotPermitted(FibError, RuntimeError):
         return f"cannot read {self.what} of process {self.pid}: {self.problem}; {remedy}"
 
 
-@attrs.frozen
-class CodeMapping:
-    """A range of addresses in which a process has mapped code from a file."""
-
-    start: int
-    end: int
-    permissions: str
-    """As ``/proc`` shows them: ``r-xp``."""
-    path: str
-    changed_kib: int
-    """Of pages that are not those of the file: written copies, in memory or swapped out."""
-
-    def __str__(self) -> str:
-        return f"{self.path} at {self.start:#x}-{self.end:#x} {self.permissions}"
-
-
 def seccomp_filters(pid: int) -> Mapping[int, int]:
     """The number of seccomp filters of each thread of a process: the seal adds one to every thread."""
     found = {}
@@ -124,22 +108,24 @@ def modified_text(pid: int) -> list[str]:
             found = code_by_page_map(pid)
         except (FileNotFoundError, PermissionError):  # some systems have no page maps, or close them
             found = code_by_smaps(pid)
-    changed = [f"{one}: {one.changed_kib} KiB differ from the file" for one in found if one.changed_kib]
-    return changed + [f"{one}: it can be written" for one in found if "w" in one.permissions and not one.changed_kib]
+    changed = [f"{code}: {kib} KiB differ from the file" for code, kib in found.items() if kib]
+    return changed + [f"{code}: it can be written" for code, kib in found.items() if not kib and "w" in code[-4:]]
 
 
-def code_by_page_map(pid: int) -> list[CodeMapping]:
-    """The code of a process, with changed pages by ``/proc/PID/pagemap``, of which one byte in eight is looked at."""
+def code_by_page_map(pid: int) -> dict[str, int]:
+    """KiB that are not the file's, for each mapping of code, by ``/proc/PID/pagemap``: one byte in eight is looked at.
+
+    Such pages are written copies, in memory or swapped out.
+    """
     descriptor = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)  # of this memory, even after an exec
     try:
-        return [_code(found, _count_copies(descriptor, found)) for found in _CODE.finditer(_mappings(pid, "maps"))]
+        return {_described(code): _count_copies(descriptor, code) for code in _CODE.finditer(_mappings(pid, "maps"))}
     finally:
         os.close(descriptor)
 
 
-def _count_copies(page_map: int, found: re.Match[bytes]) -> int:
-    """KiB of the pages of a mapping that are not of its file."""
-    place, end = (int(found[group], 16) // mmap.PAGESIZE * _ENTRY_BYTES for group in (1, 2))
+def _count_copies(page_map: int, code: re.Match[bytes]) -> int:
+    place, end = (int(code[group], 16) // mmap.PAGESIZE * _ENTRY_BYTES for group in (1, 2))
     count = 0
     while place < end:
         if not (entries := os.pread(page_map, min(end - place, _CHUNK), place)):
@@ -149,19 +135,18 @@ def _count_copies(page_map: int, found: re.Match[bytes]) -> int:
     return count * mmap.PAGESIZE // 1024
 
 
-def code_by_smaps(pid: int) -> list[CodeMapping]:
+def code_by_smaps(pid: int) -> dict[str, int]:
     """The same by ``/proc/PID/smaps``: 60 ms for a process with torch, not 4, because the kernel visits every page."""
-    smaps = _mappings(pid, "smaps")
-    result = []
-    for found in _CODE.finditer(smaps):
-        fields = (pages.search(smaps, found.end()) for pages in (_ANONYMOUS, _SWAPPED))  # each mapping has them
-        result.append(_code(found, sum(int(field[1]) for field in fields if field is not None)))
+    result = {}
+    for code in _CODE.finditer(smaps := _mappings(pid, "smaps")):
+        fields = (pages.search(smaps, code.end()) for pages in (_ANONYMOUS, _SWAPPED))  # each mapping has them
+        result[_described(code)] = sum(int(field[1]) for field in fields if field is not None)
     return result
 
 
-def _code(found: re.Match[bytes], changed_kib: int) -> CodeMapping:
-    start, end, permissions, path = (group.decode("utf-8", "surrogateescape") for group in found.groups())
-    return CodeMapping(int(start, 16), int(end, 16), permissions, path, changed_kib)
+def _described(code: re.Match[bytes]) -> str:
+    start, end, permissions, path = (group.decode("utf-8", "surrogateescape") for group in code.groups())
+    return f"{path} at {int(start, 16):#x}-{int(end, 16):#x} {permissions}"
 
 
 def _mappings(pid: int, name: str) -> bytes:
@@ -208,12 +193,7 @@ def count_tasks(roots: Iterable[int]) -> int:
 
 def descendants(*roots: int, without: Container[int] = ()) -> list[int]:
     """The processes below some processes, but not the given children of theirs with those below them."""
-    children: list[int] = []
-    for root in roots:
-        with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{root}/task") as entries:  # it is over
-            for entry in entries:
-                children += _children_of(root, int(entry.name))
-    return [pid for pid, _ in _walk(child for child in children if child not in without)]
+    return [pid for pid, _ in _walk(roots, without) if pid not in roots]
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -254,7 +234,7 @@ def kill(roots: Callable[[], list[int]]) -> None:
     _signal_all(stopped, {os.getpid(), *stopped}, signal.SIGKILL)
 
 
-def _walk(roots: Iterable[int]) -> list[tuple[int, int]]:
+def _walk(roots: Iterable[int], without: Container[int] = ()) -> list[tuple[int, int]]:
     """Processes and all their descendants, each with the number of its threads."""
     found: list[tuple[int, int]] = []
     left = list(roots)
@@ -265,7 +245,7 @@ def _walk(roots: Iterable[int]) -> list[tuple[int, int]]:
                 tasks = [int(entry.name) for entry in entries]
             found.append((pid, len(tasks)))
             for task in tasks:
-                left += _children_of(pid, task)
+                left += [child for child in _children_of(pid, task) if child not in without]
     return found
 
 

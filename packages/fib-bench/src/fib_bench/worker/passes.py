@@ -20,7 +20,8 @@ import secrets
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,13 @@ class PreparedCall:
         self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
         self._memory = inputs.untyped_storage().data_ptr()
         self._is_dps = function.metadata.destination_passing_style
-        self._guarded = [_Guarded.around(buffer) for buffer in self._buffers.values()] if self._is_dps else []
-        self._own = [guarded.output for guarded in self._guarded]
+        self._guarded = [_guarded(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._own = [output for _, output, _ in self._guarded]
         self._bound = bound = (*self._arguments, *self._own)
+        self.outputs = [*self._buffers.values()]
+        """The outputs in the slot, which the judge reads."""
+        self.digested = self._own or self.outputs
+        """The outputs of an eager call: buffers that a destination-passing function writes to."""
         self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
         self.defers_work = False
         """Whether collected results deferred work to their reader."""
@@ -99,26 +104,28 @@ class PreparedCall:
         self.invoke = lambda: planned(*bound)
         return float(taken)
 
-    def prepare(self) -> None:
-        """Poison the outputs as those in the slot are."""
+    def run(self) -> None:
+        """Make a call; its outputs are in the slot afterwards, and poisoned before as those are."""
         for own, buffer in zip(self._own, self._buffers.values(), strict=False):
             _copy(_raw(own), _raw(buffer))
+        self.collect(self.invoke())
 
     def collect(self, result: Any) -> None:
         """Copy the result of a call into the output buffers; `WrongOutputError` if it does not fit the definition."""
-        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
-        self._check_guards()
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
+        for name, (before, _, behind) in zip(self._buffers, self._guarded, strict=False):
+            for side, guard in (("before", before), ("behind", behind)):  # a kernel without a mask for its tail
+                if not bool((guard == _GUARD).all()):
+                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
+        for _, value, buffer in self._checked(result):
             self.defers_work |= not self._is_dps and (type(result) not in _PLAIN or self._defers_work(value))
             _store(value, buffer)
 
-    def _check_guards(self) -> None:
-        """Refuse a call that has written beside its outputs, as a kernel without a mask for its tail does."""
-        for name, guarded in zip(self._buffers, self._guarded, strict=False):
-            for side, guard in (("before", guarded.before), ("behind", guarded.behind)):
-                if not bool((guard == _GUARD).all()):
-                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
+    def _checked(self, result: Any) -> Iterator[tuple[str, Any, torch.Tensor]]:
+        """Names and values of the outputs with their buffers; `WrongOutputError` if they do not fit the definition."""
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            yield name, value, buffer
 
     def whole_outputs(self, result: Any) -> list[torch.Tensor]:
         """The outputs as dense tensors that share no memory with inputs; others are copied, inside a capture.
@@ -127,10 +134,8 @@ class PreparedCall:
             WrongOutputError: They do not fit the definition.
             CannotCapture: An output is a number, which a device does not write.
         """
-        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
         found = []
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
+        for name, value, _ in self._checked(result):
             if type(value) is not _Tensor:
                 raise CannotCapture(f"output {name!r} is a number")
             plain = _detach(value)
@@ -139,25 +144,20 @@ class PreparedCall:
             found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
         return found
 
-    @property
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs in the slot, which the judge reads."""
-        return [*self._buffers.values()]
-
-    @property
-    def own_outputs(self) -> list[torch.Tensor]:
-        """The buffers that a destination-passing function writes to; none for another function."""
-        return self._own
-
     def addresses_of(self, result: Any) -> list[int] | None:
-        """Addresses of the outputs of a call that a clock waits for; None where they lie in `own_outputs`.
+        """Addresses of the outputs of a call that a clock waits for; None where they lie in `digested`.
 
         The values are checked by the judge, who compares what is copied from there.
         """
         if self._is_dps:
             return None
-        self._kept = self._whole(result) or self._as_buffers(result)
-        return [_address(value) for value in self._kept]
+        kept = self._whole(result)
+        if not kept:  # numbers, views and other layouts, as they are stored in the slot
+            for _, value, buffer in self._checked(result):
+                kept.append(torch.empty_like(buffer))
+                _store(value, kept[-1])
+        self._kept = kept
+        return [_address(value) for value in kept]
 
     def _whole(self, result: Any) -> list[Any]:
         """The outputs where they are; none if one of them has to be copied."""
@@ -169,48 +169,26 @@ class PreparedCall:
                 return []
         return values
 
-    def _as_buffers(self, result: Any) -> list[Any]:
-        """The outputs as they are stored in the slot, in buffers of their own: numbers, views, and other layouts."""
-        found = []
-        values = _in_order(list(self._buffers), result)
-        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
-            _check(name, value, buffer)
-            found.append(torch.empty_like(buffer))
-            _store(value, found[-1])
-        return found
-
     def _defers_work(self, value: Any) -> bool:
         """Whether a value is a view that negates when it is read, a view of the inputs, or one of repeated elements."""
         if type(value) is not _Tensor:
             return False
-        is_view = value.untyped_storage().data_ptr() == self._memory and value.numel()
-        return (
-            value.is_neg()
-            or bool(is_view)
-            or any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
-        )
+        is_view = value.numel() and value.untyped_storage().data_ptr() == self._memory
+        repeats = any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+        return bool(value.is_neg() or is_view or repeats)
 
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
 """Types that can be unpacked without running code of the solution."""
 
 
-@attrs.frozen(eq=False)
-class _Guarded:
-    """An output, and as much memory before and behind it, up to a limit, where nothing may be written."""
-
-    before: torch.Tensor
-    output: torch.Tensor
-    behind: torch.Tensor
-
-    @classmethod
-    def around(cls, buffer: torch.Tensor) -> _Guarded:
-        """Memory for an output like `buffer`."""
-        size = buffer.nbytes
-        guard = min(-(-max(size, 1) // _GUARD_STEP) * _GUARD_STEP, _MOST_GUARD_BYTES)
-        whole = torch.full((size + 2 * guard,), _GUARD, dtype=torch.uint8, device=buffer.device)
-        output = whole[guard : guard + size].view(buffer.dtype).view(buffer.shape)
-        return cls(whole[:guard], output, whole[guard + size :])
+def _guarded(buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Memory for an output like `buffer`, between as much memory, up to a limit, where nothing may be written."""
+    size = buffer.nbytes
+    guard = min(-(-max(size, 1) // _GUARD_STEP) * _GUARD_STEP, _MOST_GUARD_BYTES)
+    whole = torch.full((size + 2 * guard,), _GUARD, dtype=torch.uint8, device=buffer.device)
+    output = whole[guard : guard + size].view(buffer.dtype).view(buffer.shape)
+    return whole[:guard], output, whole[guard + size :]
 
 
 def _in_order(names: Sequence[str], result: Any) -> list[Any]:
@@ -238,11 +216,10 @@ def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
         raise WrongOutputError("kind", f"output {name!r} has the layout {value.layout}, expected a dense tensor")
     if torch._is_functional_tensor(value):  # noqa: SLF001 no public name
         raise WrongOutputError("lazy", f"output {name!r} is a functional tensor, which has no memory of its own")
-    if value.shape != buffer.shape:
-        found, wanted = tuple(value.shape), tuple(buffer.shape)
-        raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
-    if value.dtype != buffer.dtype:
-        raise WrongOutputError("dtype", f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}")
+    sizes = ("shape", tuple(value.shape), tuple(buffer.shape))
+    for kind, found, wanted in (sizes, ("dtype", value.dtype, buffer.dtype)):
+        if found != wanted:
+            raise WrongOutputError(kind, f"output {name!r} has {kind} {found}, expected {wanted}")
     if value.device != buffer.device:
         raise WrongOutputError("kind", f"output {name!r} is on {value.device}, expected {buffer.device}")
     own = value.__dict__
@@ -271,17 +248,12 @@ class _Captured:
 
     graphs: Sequence[Any]
     outputs: Sequence[Sequence[torch.Tensor]]
-    nodes: int
-    """The number of kernels, copies and fills of one call."""
-    recordings: Sequence[Recording]
-    """Of each call; graphs read memory of these."""
+    nodes: int  # kernels, copies and fills of one call
+    recordings: Sequence[Recording]  # of each call; graphs read memory of these
 
 
 class Passes:
-    """The passes over the slots of one workload.
-
-    The native module was opened before a solution was loaded. There is one call for each slot; the descriptor of the
-    mailbox is taken over.
+    """The passes over the slots of one workload, each with a call; the descriptor of the mailbox is taken over.
 
     Shapes:
         inputs: ``[calls + BASES, bytes]``, behind those of the slots the values that the generator changes.
@@ -303,7 +275,6 @@ class Passes:
         self._anchor = ctypes.c_char.from_buffer(self._page)
         self._host_mailbox = ctypes.addressof(self._anchor)
         self._mailbox = module.map_mailbox(self._host_mailbox)
-        self._pool: Any = None
         self._stream: Any = None
         self._captured: _Captured | None = None
         self._handles: dict[tuple[int, bool], int] = {}
@@ -316,17 +287,19 @@ class Passes:
         return self._module
 
     def compose(self, request: ComposePass) -> Composed:
-        """Compose a pass over the first slots.
+        """Compose a pass over the first slots; `CannotCapture` if a call cannot be captured or composed.
 
         Raises:
-            CannotCapture: A call cannot be captured, or contains what cannot be composed.
             WrongOutputError: A call returned something that does not fit the definition.
         """
         made, graphs = Composed(0), None
         sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
         if request.kind == native.SOLUTION:
             if request.is_anew:
-                self._discard_captured()
+                self._module.finish()
+                for key in [key for key in self._handles if key[0] == native.SOLUTION]:
+                    self._cuda.discard(self._handles.pop(key))
+                self._captured = None
             captured = self._capture(request.calls)
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
             sources = captured.outputs
@@ -351,24 +324,18 @@ class Passes:
         del self._anchor
         self._page.close()
 
-    def _discard_captured(self) -> None:
-        self._module.finish()
-        for key in [key for key in self._handles if key[0] == native.SOLUTION]:
-            self._cuda.discard(self._handles.pop(key))
-        self._captured = None
-
     def _capture(self, count: int) -> _Captured:
         """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done."""
         if self._captured is not None:
             return self._captured
         if self._stream is None:
             self._stream = _Stream(self._device)
-        self._pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
+        pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         calls = self._calls[:count]
         recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
         _synchronize(self._device)
-        found = [self._capture_one(*each) for each in zip(calls, recordings, strict=True)]
+        found = [self._capture_one(*each, pool) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
         try:
@@ -389,12 +356,12 @@ class Passes:
             raise CannotCapture("it draws random numbers")  # a graph that is launched by itself repeats them
         return found
 
-    def _capture_one(self, call: PreparedCall, recording: Recording) -> tuple[Any, Sequence[torch.Tensor]]:
+    def _capture_one(self, call: PreparedCall, recording: Recording, pool: Any) -> tuple[Any, Sequence[torch.Tensor]]:
         graph = _Graph(keep_graph=True)
         try:
             with torch.cuda.stream(self._stream), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an empty graph: the outputs will be found unwritten
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     shift = torch.empty(secrets.randbelow(_MAX_SHIFTS) * 512, dtype=torch.uint8, device=self._device)
                     with given(recording, self._device):
@@ -416,7 +383,7 @@ class Passes:
 
     def run_calls(self, request: RunCalls) -> None:
         """Make the calls of a pass, each when the judge says so."""
-        sources = [call.own_outputs or call.outputs for call in self._calls]
+        sources = [call.digested for call in self._calls]
         description = self._describe(request, sources, None)
         for index in range(request.calls):
             if request.kind == native.SOLUTION:
@@ -438,19 +405,17 @@ class Passes:
     def _describe(
         self, request: ComposePass | RunCalls, sources: Sequence[Sequence[torch.Tensor]], graphs: Any
     ) -> native.Pass:
-        count = request.calls
-        calls = (native.Call * count)(*(self._call(slot, sources[slot]) for slot in range(count)))
+        calls = (native.Call * request.calls)()
+        for slot in range(request.calls):
+            pairs = zip(sources[slot], self._calls[slot].outputs, strict=True)
+            outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
+            calls[slot] = native.call_of(self._generated(slot), outputs)
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         return native.Pass(
-            mailbox=self._mailbox, host_mailbox=self._host_mailbox, timeout_ns=_TIMEOUT_NS, calls=count,
+            mailbox=self._mailbox, host_mailbox=self._host_mailbox, timeout_ns=_TIMEOUT_NS, calls=request.calls,
             kind=request.kind, is_late=request.is_fresh, is_host=self._module.is_host, graphs=graphs, call=calls,
             stream=stream,
         )  # fmt: skip
-
-    def _call(self, slot: int, sources: Sequence[torch.Tensor]) -> native.Call:
-        pairs = zip(sources, self._calls[slot].outputs, strict=True)
-        outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
-        return native.call_of(self._generated(slot), outputs)
 
     def _generated(self, slot: int) -> list[Input]:
         target, base = (self._inputs[place].data_ptr() for place in (slot, len(self._calls)))
@@ -477,7 +442,7 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
 
     The first of `runs` calls may compile, and count for nothing; the cap may leave fewer.
     """
-    is_cuda = device.type == "cuda"
+    wait: Callable[[], object] = partial(_synchronize, device) if device.type == "cuda" else lambda: None
     begin = _clock_ns()
     taken: list[int] = []
     while len(taken) < max(runs, _MIN_RUNS):
@@ -485,14 +450,14 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
         if seconds > max_seconds and (len(taken) >= _MIN_RUNS or seconds > _SLOW_SECONDS):
             break
         call = calls[len(taken) % len(calls)]
-        if is_cuda:
-            _synchronize(device)
+        wait()
         before = _clock_ns()
         result = call.invoke()
-        if is_cuda:
-            _synchronize(device)
+        wait()
         taken.append(_clock_ns() - before)
         call.collect(result)
-    if is_cuda:
-        _synchronize(device)
+    wait()
+    defers_work = any(call.defers_work for call in calls)
+    for call in calls:
+        call.defers_work = defers_work  # not each of them was called
     return float(min(taken[-_MIN_RUNS:]))

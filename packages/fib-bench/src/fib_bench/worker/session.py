@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import tempfile
 import traceback
-from functools import partial
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 
@@ -70,7 +69,9 @@ def _settle(output: int, folder: str) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(output)
-    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    raw = (FileIO(descriptor, "w", closefd=False) for descriptor in (1, 2))
+    # They hold nothing back: the process may be killed at any time.
+    sys.stdout, sys.stderr = (TextIOWrapper(each, "utf-8", "backslashreplace", write_through=True) for each in raw)
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder, USER="worker", LOGNAME="worker")  # its user may have no name
     tempfile.tempdir = None  # an import may have cached another folder
@@ -91,8 +92,13 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     build = request.build if isinstance(request, messages.OpenDevice) else request
     assert isinstance(build, messages.Build), "a worker first gets its build"
     owner = CacheOwner.of(build)
-    uid, why_no_uid = _reserve(policy, owner.name)
-    cache = folder
+    uid, why_no_uid, cache = None, "no process holds the lock of its uid", folder
+    if policy.uid_channel is not None:
+        with socket.socket(fileno=policy.uid_channel) as channel:  # the solution does not get the descriptor
+            try:
+                uid, why_no_uid = reserve_uid(policy, owner.name, channel), ""
+            except (NotPossible, OSError) as error:
+                why_no_uid = str(error)
     try:
         cache = own_cache(owner, os.getuid() if uid is None else uid)
     except OSError as error:
@@ -101,23 +107,6 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
     return messages.Settled(isolation)
-
-
-def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:
-    """A uid of its own, or None with the reason; the solution does not get the descriptor of the channel."""
-    if policy.uid_channel is None:
-        return None, "no process holds the lock of its uid"
-    with socket.socket(fileno=policy.uid_channel) as channel:
-        try:
-            return reserve_uid(policy, name, channel), ""
-        except (NotPossible, OSError) as error:
-            return None, str(error)
-
-
-def _unbuffered(descriptor: int) -> TextIOWrapper:
-    """A stream that holds nothing back: the process may be killed at any time."""
-    raw = FileIO(descriptor, "w", closefd=False)
-    return TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
 class Session:
@@ -150,7 +139,6 @@ class Session:
 
     def _answer_alone(self, request: object) -> messages.WorkerReply:
         """Serve a request; a failure of the solution becomes a reply."""
-        stage = "build" if isinstance(request, messages.Build) else "run"
         try:
             return self._answer(request) or messages.Done()
         except WrongOutputError as error:
@@ -160,7 +148,7 @@ class Session:
         except BuildError as error:
             return messages.Failed("build", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
-            return messages.Failed(stage, _solution_lines(error))
+            return messages.Failed("build" if isinstance(request, messages.Build) else "run", _solution_lines(error))
 
     def _answer(self, request: object) -> messages.WorkerReply | None:
         """Serve a request; None if there is nothing to report."""
@@ -177,7 +165,7 @@ class Session:
             case messages.SetUp(slots=slots):
                 return messages.HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
             case messages.Call(slot=slot, is_first=is_first):
-                call, untuned = partial(self._call, self._calls[slot]), 0
+                call, untuned = self._calls[slot].run, 0
                 if self._compiler is None:
                     call()
                 else:
@@ -187,23 +175,18 @@ class Session:
             case messages.Seal():
                 seal_process()
             case messages.WarmUp():
-                return self._warm_up(request)
+                return messages.Warm(settle(self._calls, self._device, request.runs, request.max_seconds))
             case messages.OpenPasses():
                 self._open_passes(request)
-            case messages.ComposePass():
-                return self._opened_passes.compose(request)
-            case messages.LaunchPass():
-                self._opened_passes.launch(request)
-            case messages.RunCalls():
-                self._opened_passes.run_calls(request)
+            case messages.ComposePass() if self._passes is not None:
+                return self._passes.compose(request)
+            case messages.LaunchPass() if self._passes is not None:
+                self._passes.launch(request)
+            case messages.RunCalls() if self._passes is not None:
+                self._passes.run_calls(request)
             case _:
                 raise AssertionError(f"unexpected request {request!r}")
         return None
-
-    @property
-    def _opened_passes(self) -> Passes:
-        assert self._passes is not None, "passes are opened before they are used"
-        return self._passes
 
     def _use_device(self, name: str) -> None:
         self._device = torch.device(name)
@@ -263,10 +246,6 @@ class Session:
         self._finish()
         return taken_ns
 
-    def _call(self, call: PreparedCall) -> None:
-        call.prepare()
-        call.collect(call.invoke())
-
     def _release(self) -> None:
         if self._passes is not None:
             self._passes.close()
@@ -283,13 +262,6 @@ class Session:
         if self._device.type == "cuda":
             torch.zeros(1, device=self._device)
             torch.cuda.synchronize(self._device)
-
-    def _warm_up(self, request: messages.WarmUp) -> messages.Warm:
-        taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-        defers_work = any(call.defers_work for call in self._calls)
-        for call in self._calls:
-            call.defers_work = defers_work  # not each of them was called
-        return messages.Warm(taken_ns)
 
 
 def _persisting_bytes(*, is_reset: bool = False) -> int:
@@ -316,10 +288,7 @@ def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [f"{Path(name).name}:{line}: " for name, line in files if name.startswith("/") and not _is_library(name)]
+    foreign = (*_OURS, *_LIBRARIES)
+    own = [f"{Path(name).name}:{line}: " for name, line in files if name[:1] == "/" and not name.startswith(foreign)]
     lines = (line for line in traceback.format_exception_only(error) if not line.startswith(" "))
     return shortened(f"{own[-1] if own else ''}{next(lines).splitlines()[0]}", _MAX_LINE)
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith((*_OURS, *_LIBRARIES))
