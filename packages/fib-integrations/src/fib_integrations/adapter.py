@@ -16,12 +16,13 @@ import functools
 import importlib.metadata
 import inspect
 import logging
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, TypeAlias
 
 import attrs
-from fib_schema import Definition, FibError
+from fib_schema import AxisConst, AxisSpec, AxisVar, Definition, FibError, TensorSpec
 from fib_schema.syntax import parse_source
 
 
@@ -222,6 +223,43 @@ Target: TypeAlias = Call | Plan
 
 
 @attrs.frozen(kw_only=True)
+class Family:
+    """Definitions that differ in sizes, which their names state."""
+
+    name: str
+    """With sizes by the names of axes: ``gemm_bf16_n{N}_k{K}``. All other axes are variable."""
+    op_type: str
+    inputs: Mapping[str, str]
+    """Axes and dtype by name: ``M K bfloat16``; the dtype alone of a scalar."""
+    outputs: Mapping[str, str]
+    reference: str
+    description: str
+    constraints: tuple[str, ...] = ()
+    baseline: str | None = None
+    """The source of a solution that calls the library itself."""
+
+    def describe(self, key: Sequence[int]) -> DefinitionRef:
+        """The definition of sizes in the order in which the name has them."""
+        name = re.sub(r"\{\w+\}", "{}", self.name).format(*key)
+        return DefinitionRef(name, tuple(self.inputs), tuple(self.outputs))
+
+    def define(self, name: str) -> Definition | None:
+        """The definition of a name; None for a name of others."""
+        found = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[0-9]+)", self.name), name)
+        if found is None:
+            return None
+        axes: dict[str, AxisSpec] = {}
+        inputs, outputs = ({one: text.split() for one, text in texts.items()} for texts in (self.inputs, self.outputs))
+        for *shape, _ in (*inputs.values(), *outputs.values()):
+            axes |= {axis: AxisConst(int(found[axis])) if axis in found.groupdict() else AxisVar() for axis in shape}
+        tensors = [
+            {one: TensorSpec(text[:-1] or None, text[-1]) for one, text in texts.items()} for texts in (inputs, outputs)
+        ]
+        more: dict[str, Any] = {"constraints": self.constraints, "description": self.description}
+        return Definition(name, self.op_type, axes, tensors[0], tensors[1], self.reference, **more)
+
+
+@attrs.frozen(kw_only=True)
 class Adapter:
     """Connects functions of a library with definitions."""
 
@@ -237,6 +275,8 @@ class Adapter:
     """Whether it is installed unless the user selects adapters."""
     reference_constants: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
     """By definition, the constants of its reference. They apply only where the definition itself is not available."""
+    families: tuple[Family, ...] = ()
+    """Definitions of its calls that the public data set does not have."""
     engine: Engine | None = None
     """The engine that its functions are of, if they are part of one: they change with each version of it."""
     baseline: Callable[[Definition], str | None] | None = None

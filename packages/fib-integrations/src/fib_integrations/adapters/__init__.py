@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fib_schema import UnknownName
+from fib_schema import Definition, UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
 from ..adapter import Adapter, CannotAdapt
@@ -88,3 +88,14 @@ def select_adapters(names: Iterable[str] | None, also: Iterable[str] = ()) -> tu
         if name not in known:
             raise UnknownName("adapter", name, tuple(known))
     return tuple(known[name] for name in dict.fromkeys(wanted))
+
+
+def find_definitions(names: Iterable[str]) -> tuple[Definition, ...]:
+    """Definitions of the adapters' own families; `UnknownName` for a name of none."""
+    families, found = [family for adapter in all_adapters().values() for family in adapter.families], []
+    for name in names:
+        made = [one for family in families if (one := family.define(name)) is not None]
+        if not made:
+            raise UnknownName("family of definitions", name, tuple(family.name for family in families))
+        found += made
+    return tuple(found)
