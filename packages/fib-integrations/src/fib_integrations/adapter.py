@@ -118,6 +118,14 @@ VLLM = Engine(
         "vllm._custom_ops.rotary_embedding": (
             "positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False"
         ),
+        "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func": (
+            "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None, "
+            "dropout_p=0.0, softmax_scale=None, causal=False, window_size=None, softcap=0.0, alibi_slopes=None, "
+            "deterministic=False, return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None, "
+            "scheduler_metadata=None, q_descale=None, k_descale=None, v_descale=None, num_splits=0, output_scale=None, "
+            "fa_version=2, s_aux=None, cp_world_size=1, cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, "
+            "aux_tensors=None, dynamic_causal=None"
+        ),
     },
 )
 SGLANG = Engine(

@@ -16,6 +16,7 @@ from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
 from .sampling import SAMPLING
+from .vllm_layers import VLLM_ATTENTION
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,6 +36,7 @@ BUILT_IN = (
     ROPE,
     SAMPLING,
     MOE_FP8,
+    VLLM_ATTENTION,
     VLLM_CUSTOM_OPS,
     SGLANG_KERNELS,
     SGLANG_JIT,
