@@ -126,6 +126,10 @@ VLLM = Engine(
             "fa_version=2, s_aux=None, cp_world_size=1, cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, "
             "aux_tensors=None, dynamic_causal=None"
         ),
+        "vllm.model_executor.layers.fused_moe.experts.triton_moe.TritonExperts.apply": (
+            "self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, "
+            "a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input"
+        ),
     },
 )
 SGLANG = Engine(

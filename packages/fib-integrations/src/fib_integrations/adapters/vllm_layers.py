@@ -1,4 +1,4 @@
-"""Adapters for the functions below vLLM's custom ops: attention in bfloat16.
+"""Adapters for the functions below vLLM's custom ops: attention and experts in bfloat16.
 
 vLLM's defaults on Hopper are FlashAttention 3, Triton's experts and cuBLAS. The custom ops of the former two call the
 patched functions when they run, also while a CUDA graph is captured; a replay calls no Python.
@@ -12,7 +12,9 @@ import attrs
 import torch
 
 from ..adapter import VLLM, Adapter, Call, Conversion, DefinitionRef, Family
+from .elementwise import return_nothing
 
+_LAYERS = "vllm.model_executor.layers"
 _Tensor: TypeAlias = torch.Tensor
 _BF16, _NOT_BF16 = torch.bfloat16, "a tensor is not bfloat16"
 _FA_REFERENCE = """\
@@ -133,4 +135,93 @@ VLLM_ATTENTION = Adapter(
     unsupported="fp8, windows, soft caps, ALiBi, sinks, masks, MLA (`q_v`), cascades, log-sum-exp, keys without pages",
     engine=VLLM,
     families=(_CAUSAL, _DECODE),
+)
+
+
+# -- experts -----------------------------------------------------------------------------------------
+
+_MOE_REFERENCE = """\
+import torch
+
+
+@torch.no_grad()
+def run(hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids):
+    output = torch.zeros(hidden_states.shape, dtype=torch.float32, device=hidden_states.device)
+    for expert in topk_ids.unique().tolist():
+        if not 0 <= expert < len(gate_up_weights):
+            continue  # a row without an expert
+        rows, places = (topk_ids == expert).nonzero(as_tuple=True)
+        gate, up = (hidden_states[rows].float() @ gate_up_weights[expert].float().T).chunk(2, dim=-1)
+        down = (torch.nn.functional.silu(gate) * up) @ down_weights[expert].float().T
+        output.index_add_(0, rows, down * topk_weights[rows, places, None].float())
+    return output.to(hidden_states.dtype)
+"""
+_EXPERTS = Family(
+    name="moe_bf16_e{num_experts}_topk{top_k}_h{hidden_size}_i{intermediate_size}",
+    op_type="moe",
+    inputs={
+        "hidden_states": "num_tokens hidden_size bfloat16",
+        "gate_up_weights": "num_experts gate_up_size hidden_size bfloat16",
+        "down_weights": "num_experts hidden_size intermediate_size bfloat16",
+        "topk_weights": "num_tokens top_k float32",
+        "topk_ids": "num_tokens top_k int32",
+    },
+    outputs={"output": "num_tokens hidden_size bfloat16"},
+    reference=_MOE_REFERENCE,
+    description="Experts with SiLU, as vLLM calls them: `gate_up_weights` has the rows of the gates first.",
+    constraints=("gate_up_size == 2 * intermediate_size",),
+    baseline="""from vllm.model_executor.layers.fused_moe.fused_moe import fused_experts_impl
+
+
+def run(hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids):
+    return fused_experts_impl(hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids)
+""",
+)
+_QUANTISATION = ("quant_dtype", "weight_quant_dtype", "w1_scale", "w2_scale", "w1_bias", "w2_bias", "gemm1_clamp_limit")
+
+
+def convert_experts(
+    self: Any, output: _Tensor, hidden_states: _Tensor, w1: _Tensor, w2: _Tensor, topk_weights: _Tensor,
+    topk_ids: _Tensor, activation: Any, global_num_experts: int, expert_map: Any, a1q_scale: Any, a2_scale: Any,
+    apply_router_weight_on_input: bool,
+) -> Conversion:  # fmt: skip
+    """Gated experts without quantisation."""
+    if hidden_states.dtype is not _BF16 or w1.dtype is not _BF16 or w2.dtype is not _BF16:
+        return _NOT_BF16
+    given = [name for name in _QUANTISATION if getattr(self.quant_config, name) is not None]
+    if given or self.quantization_emulation or a1q_scale is not None or a2_scale is not None:
+        return "it has a quantisation, a bias or a limit of the activation"
+    if getattr(activation, "value", activation) != "silu":
+        return "the activation is another one"
+    if expert_map is not None or global_num_experts not in (-1, w1.shape[0]):
+        return "some experts are on other devices"
+    if apply_router_weight_on_input or self._lora_context is not None:
+        return "the weights of the routing apply to the input, or it has LoRA weights"
+    if topk_weights.dtype is not torch.float32 or topk_ids.dtype is not torch.int32:
+        return "the routing is not of float32 and int32"
+    return experts_key(w1, w2, topk_ids), (hidden_states, w1, w2, topk_weights, topk_ids, output), True
+
+
+def experts_key(w1: _Tensor, w2: _Tensor, topk_ids: _Tensor) -> tuple[int, int, int, int]:
+    """The key of `convert_experts`."""
+    return w1.shape[0], topk_ids.shape[1], w1.shape[2], w2.shape[2]
+
+
+VLLM_EXPERTS = Adapter(
+    name="vllm_experts",
+    op_types=("moe",),
+    targets=(
+        Call(
+            path=f"{_LAYERS}.fused_moe.experts.triton_moe.TritonExperts.apply",
+            convert=convert_experts,
+            describe=_EXPERTS.describe,
+            key=experts_key,
+            finalize=return_nothing,
+            ignored=frozenset({"workspace13", "workspace2", "expert_tokens_meta"}),
+        ),
+    ),
+    supported="bfloat16 with SiLU: products, activation and sum in one",
+    unsupported="quantisation, biases, other activations, LoRA, expert parallelism, weights on the input",
+    engine=VLLM,
+    families=(_EXPERTS,),
 )
