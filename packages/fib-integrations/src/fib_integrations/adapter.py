@@ -130,6 +130,7 @@ VLLM = Engine(
             "self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, "
             "a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input"
         ),
+        "vllm.model_executor.layers.utils.default_unquantized_gemm": "layer, x, weight, bias=None",
     },
 )
 SGLANG = Engine(
@@ -203,6 +204,10 @@ class Call:
     """Parameters that do not change the result, such as backend hints."""
     signature: str | None = None
     """The parameters, for a function that `inspect` cannot read: ``"input, weight, bias=None"``."""
+    compiled_as: Callable[[Original, Original, Callable[[Any], bool]], Original] | None = None
+    """Makes the function that torch.compile traces instead of the original, of which it would compile the kernels. It
+    takes the original, the patched function, and a function that says whether calls of a key may be routed or are
+    traced; that one is a constant for the compiler."""
     uses_plan: bool = False
     """Whether this method runs what an earlier call of a `Plan` method set up."""
     changes_plan: bool = False

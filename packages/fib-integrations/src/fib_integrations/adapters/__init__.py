@@ -16,7 +16,7 @@ from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
 from .sampling import SAMPLING
-from .vllm_layers import VLLM_ATTENTION, VLLM_EXPERTS
+from .vllm_layers import VLLM_ATTENTION, VLLM_EXPERTS, VLLM_LINEAR
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -38,6 +38,7 @@ BUILT_IN = (
     MOE_FP8,
     VLLM_ATTENTION,
     VLLM_EXPERTS,
+    VLLM_LINEAR,
     VLLM_CUSTOM_OPS,
     SGLANG_KERNELS,
     SGLANG_JIT,

@@ -1,4 +1,4 @@
-"""Adapters for the functions below vLLM's custom ops: attention and experts in bfloat16.
+"""Adapters for the functions below vLLM's custom ops: attention, experts and linear layers in bfloat16.
 
 vLLM's defaults on Hopper are FlashAttention 3, Triton's experts and cuBLAS. The custom ops of the former two call the
 patched functions when they run, also while a CUDA graph is captured; a replay calls no Python.
@@ -6,12 +6,14 @@ patched functions when they run, also while a CUDA graph is captured; a replay c
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import attrs
 import torch
 
-from ..adapter import VLLM, Adapter, Call, Conversion, DefinitionRef, Family
+from ..adapter import VLLM, Adapter, Call, Conversion, DefinitionRef, Family, Original
 from .elementwise import return_nothing
 
 _LAYERS = "vllm.model_executor.layers"
@@ -224,4 +226,76 @@ VLLM_EXPERTS = Adapter(
     unsupported="quantisation, biases, other activations, LoRA, expert parallelism, weights on the input",
     engine=VLLM,
     families=(_EXPERTS,),
+)
+
+
+# -- linear layers -----------------------------------------------------------------------------------
+
+_LINEAR = Family(
+    name="gemm_bf16_n{N}_k{K}",
+    op_type="gemm",
+    inputs={"A": "M K bfloat16", "B": "N K bfloat16"},
+    outputs={"C": "M N bfloat16"},
+    reference="import torch\n\n\n@torch.no_grad()\ndef run(A, B):\n    return (A.float() @ B.float().T).to(A.dtype)\n",
+    description="A linear layer without bias, as vLLM calls it: `C = A @ B.T`.",
+    baseline="import torch\n\n\ndef run(A, B, C):\n    torch.mm(A, B.t(), out=C)\n",
+)
+
+
+def convert_linear(x: _Tensor, weight: _Tensor, bias: Any = None) -> Conversion:
+    """A layer without bias."""
+    if bias is not None:
+        return "it has a bias"
+    if x.dim() != 2 or weight.dim() != 2:
+        return "a factor is not a matrix"
+    if x.dtype is not _BF16 or weight.dtype is not _BF16:
+        return _NOT_BF16
+    return tuple(weight.shape), (x, weight), False
+
+
+@functools.cache
+def _linear_op() -> tuple[Any, list[Original], Any]:
+    """The op ``fib_integrations::linear``, the function that it calls (in a list), and its library."""
+    make: Any = torch.library.Library  # it has no types
+    library, routed = make("fib_integrations", "DEF"), list[Original]()
+    library.define("linear(Tensor x, Tensor weight) -> Tensor")
+    # a compiled graph relies on the strides of the op's fake result
+    library.impl("linear", lambda x, weight: routed[0](None, x, weight).contiguous(), "CompositeExplicitAutograd")
+    library._register_fake("linear", lambda x, weight: x.new_empty((x.shape[0], weight.shape[0])))  # noqa: SLF001
+    return torch.ops.fib_integrations.linear.default, routed, library
+
+
+def opaque_linear(original: Original, routed: Original, may_serve: Callable[[Any], bool]) -> Original:
+    """The function that a compiled model calls: an op, whose kernel is chosen when it runs or is captured.
+
+    Where no solution may serve, the compiler gets the product itself. The op has no gradient.
+    """
+    op, places, _ = _linear_op()
+    places[:] = [routed]
+
+    def default_unquantized_gemm(layer: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        is_op = not torch.is_grad_enabled() and not isinstance(convert_linear(x, weight, bias), str)
+        is_op = is_op and may_serve((weight.shape[0], weight.shape[1]))
+        return op(x, weight) if is_op else original(layer, x, weight, bias)
+
+    return default_unquantized_gemm
+
+
+VLLM_LINEAR = Adapter(
+    name="vllm_linear",
+    op_types=("gemm",),
+    targets=(
+        Call(
+            path=f"{_LAYERS}.utils.default_unquantized_gemm",
+            convert=convert_linear,
+            describe=_LINEAR.describe,
+            key=lambda weight: tuple(weight.shape),
+            ignored=frozenset({"layer"}),
+            compiled_as=opaque_linear,
+        ),
+    ),
+    supported="matrices in bfloat16, the logits too; a compiled model gets an op where a solution may serve",
+    unsupported="a bias; other than two dimensions",
+    engine=VLLM,
+    families=(_LINEAR,),
 )
