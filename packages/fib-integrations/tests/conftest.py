@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+import engine_stand_ins
 import flashinfer_stand_ins
 from fib_apply import ApplyConfig, ApplyRuntime, disable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, installation, uninstall_flashinfer_integrations
@@ -82,6 +84,20 @@ def fi(flashinfer):
     """The patched stand-ins, which count unsupported calls."""
     install_flashinfer_integrations(count_calls=True)
     return flashinfer
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    """The installed versions of engines, which a test may change."""
+    found, original = {"vllm": "0.26.0", "sglang": "0.5.17", "sglang-kernel": "0.4.5"}, importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: found.get(name) or original(name))
+    return found
+
+
+@pytest.fixture
+def modules(versions):
+    with engine_stand_ins.modules() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

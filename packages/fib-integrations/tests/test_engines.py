@@ -1,6 +1,5 @@
 """Norms of engines: providers and patched functions reach solutions; other versions only if signatures are equal."""
 
-import importlib.metadata
 import inspect
 import logging
 import sys
@@ -16,27 +15,12 @@ from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engi
 from fib_integrations.adapters.elementwise import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.patching import PatchState
 from fib_integrations.vllm import PROVIDER, install_hooks, register
-from fib_schema import Solution, SourceFile
-from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
+from flashinfer_stand_ins import examples
+from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, is_routed, passed, random
 
 WIDTH = 8
 EPSILON, SUM_EPSILON = 1e-6, 1e-5
 """Those of the definitions' references."""
-VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.17", "sglang-kernel": "0.4.5"}
-
-
-@pytest.fixture
-def versions(monkeypatch):
-    """The installed versions of engines, which a test may change."""
-    found, original = dict(VERSIONS), importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: found.get(name) or original(name))
-    return found
-
-
-@pytest.fixture
-def modules():
-    with engine_stand_ins.modules() as made:
-        yield made
 
 
 def arguments():
@@ -45,17 +29,8 @@ def arguments():
 
 
 def marked(definition):
-    """A data set with a solution whose results no other function has."""
-    solution = reference_solution(definition)
-    source = solution.sources[0].content.replace("    return reference(", "    return 100 + reference(")
-    solution = Solution("marked", definition.name, "tests", solution.spec, [SourceFile("main.py", source)])
     x, residual, weight = arguments()
-    inputs = dict(zip(definition.inputs, (x, weight) if definition is RMSNORM else (x, residual, weight), strict=True))
-    return data_set(definition, (passed(solution, definition, inputs),), (solution,))
-
-
-def is_routed(result):
-    return bool((result.float() > 50).all())
+    return examples.marked(definition, (x, weight) if definition is RMSNORM else (x, residual, weight))
 
 
 def test_declared_parameters_are_those_of_the_engines_sources():
@@ -303,7 +278,7 @@ class TestProvider:
         x, residual, weight = arguments()
         total = x + residual
         expected = engine_stand_ins.normalized(total, weight, SUM_EPSILON)
-        solution = reference_solution(FUSED_ADD_RMSNORM)
+        solution = examples.reference_solution(FUSED_ADD_RMSNORM)
         inputs = dict(zip(FUSED_ADD_RMSNORM.inputs, (x, residual, weight), strict=True))
         made = data_set(FUSED_ADD_RMSNORM, (passed(solution, FUSED_ADD_RMSNORM, inputs),), (solution,))
         with enable_apply(made, ApplyConfig(shadow_ratio=1.0)) as runtime:
@@ -346,6 +321,9 @@ class TestCaptures:
                 """Capture."""
                 return call()
 
+            def load_model(self):
+                return 3
+
         module.GPUModelRunner = GPUModelRunner
         monkeypatch.setitem(sys.modules, module.__name__, module)
         return GPUModelRunner
@@ -360,6 +338,9 @@ class TestCaptures:
             assert runner().capture_model(lambda: list(found)) == [pytest.approx(300, abs=30)]
         assert len(found) == 1
         assert runner.capture_model.__doc__ == "Capture."
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
+        monkeypatch.setattr("fib_integrations.vllm.start", lambda: found.append("started"))
+        assert (runner().load_model(), found[1:]) == (3, ["started"])
 
     def test_a_runner_without_the_method_is_named(self, runner, caplog):
         del runner.capture_model

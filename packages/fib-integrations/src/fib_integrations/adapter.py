@@ -16,12 +16,13 @@ import functools
 import importlib.metadata
 import inspect
 import logging
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, TypeAlias
 
 import attrs
-from fib_schema import Definition, FibError
+from fib_schema import AxisConst, AxisSpec, AxisVar, Definition, FibError, TensorSpec
 from fib_schema.syntax import parse_source
 
 
@@ -117,6 +118,19 @@ VLLM = Engine(
         "vllm._custom_ops.rotary_embedding": (
             "positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False"
         ),
+        "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func": (
+            "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None, "
+            "dropout_p=0.0, softmax_scale=None, causal=False, window_size=None, softcap=0.0, alibi_slopes=None, "
+            "deterministic=False, return_attn_probs=False, block_table=None, return_softmax_lse=False, out=None, "
+            "scheduler_metadata=None, q_descale=None, k_descale=None, v_descale=None, num_splits=0, output_scale=None, "
+            "fa_version=2, s_aux=None, cp_world_size=1, cp_rank=0, cp_tot_seqused_k=None, mask_mod=None, "
+            "aux_tensors=None, dynamic_causal=None"
+        ),
+        "vllm.model_executor.layers.fused_moe.experts.triton_moe.TritonExperts.apply": (
+            "self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, "
+            "a1q_scale, a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input"
+        ),
+        "vllm.model_executor.layers.utils.default_unquantized_gemm": "layer, x, weight, bias=None",
     },
 )
 SGLANG = Engine(
@@ -190,6 +204,10 @@ class Call:
     """Parameters that do not change the result, such as backend hints."""
     signature: str | None = None
     """The parameters, for a function that `inspect` cannot read: ``"input, weight, bias=None"``."""
+    compiled_as: Callable[[Original, Original, Callable[[Any], bool]], Original] | None = None
+    """Makes the function that torch.compile traces instead of the original, of which it would compile the kernels. It
+    takes the original, the patched function, and a function that says whether calls of a key may be routed or are
+    traced; that one is a constant for the compiler."""
     uses_plan: bool = False
     """Whether this method runs what an earlier call of a `Plan` method set up."""
     changes_plan: bool = False
@@ -222,6 +240,43 @@ Target: TypeAlias = Call | Plan
 
 
 @attrs.frozen(kw_only=True)
+class Family:
+    """Definitions that differ in sizes, which their names state."""
+
+    name: str
+    """With sizes by the names of axes: ``gemm_bf16_n{N}_k{K}``. All other axes are variable."""
+    op_type: str
+    inputs: Mapping[str, str]
+    """Axes and dtype by name: ``M K bfloat16``; the dtype alone of a scalar."""
+    outputs: Mapping[str, str]
+    reference: str
+    description: str
+    constraints: tuple[str, ...] = ()
+    baseline: str | None = None
+    """The source of a solution that calls the library itself."""
+
+    def describe(self, key: Sequence[int]) -> DefinitionRef:
+        """The definition of sizes in the order in which the name has them."""
+        name = re.sub(r"\{\w+\}", "{}", self.name).format(*key)
+        return DefinitionRef(name, tuple(self.inputs), tuple(self.outputs))
+
+    def define(self, name: str) -> Definition | None:
+        """The definition of a name; None for a name of others."""
+        found = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[0-9]+)", self.name), name)
+        if found is None:
+            return None
+        axes: dict[str, AxisSpec] = {}
+        inputs, outputs = ({one: text.split() for one, text in texts.items()} for texts in (self.inputs, self.outputs))
+        for *shape, _ in (*inputs.values(), *outputs.values()):
+            axes |= {axis: AxisConst(int(found[axis])) if axis in found.groupdict() else AxisVar() for axis in shape}
+        tensors = [
+            {one: TensorSpec(text[:-1] or None, text[-1]) for one, text in texts.items()} for texts in (inputs, outputs)
+        ]
+        more: dict[str, Any] = {"constraints": self.constraints, "description": self.description}
+        return Definition(name, self.op_type, axes, tensors[0], tensors[1], self.reference, **more)
+
+
+@attrs.frozen(kw_only=True)
 class Adapter:
     """Connects functions of a library with definitions."""
 
@@ -237,6 +292,8 @@ class Adapter:
     """Whether it is installed unless the user selects adapters."""
     reference_constants: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
     """By definition, the constants of its reference. They apply only where the definition itself is not available."""
+    families: tuple[Family, ...] = ()
+    """Definitions of its calls that the public data set does not have."""
     engine: Engine | None = None
     """The engine that its functions are of, if they are part of one: they change with each version of it."""
     baseline: Callable[[Definition], str | None] | None = None

@@ -24,16 +24,20 @@ def baseline_solutions(adapter: Adapter, definition: Definition) -> tuple[Soluti
     ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it.
     Empty if the adapter does not support the definition.
     """
-    if definition.op_type not in adapter.op_types or adapter.baseline is None:
+    if definition.op_type not in adapter.op_types:
         return ()
-    makers = {"": adapter.baseline, **adapter.other_baselines}
-    sources = {suffix: make(definition) for suffix, make in makers.items()}
+    own = (family.baseline for family in adapter.families if family.define(definition.name) is not None)
+    makers = {} if adapter.baseline is None else {"": adapter.baseline, **adapter.other_baselines}
+    sources = {suffix: make(definition) for suffix, make in makers.items()} or {"": next(own, None)}
     return tuple(_solution(adapter, definition, suffix, source) for suffix, source in sources.items() if source)
 
 
 def _solution(adapter: Adapter, definition: Definition, suffix: str, source: str) -> Solution:
     """A baseline; with other settings it has an author of its own, because rankings need one solution of an author."""
-    name, author = baseline_name(definition), AUTHOR
+    name, author, package = baseline_name(definition), AUTHOR, "flashinfer-python"
+    if adapter.engine is not None:
+        author = package = adapter.engine.distribution
+        name = f"{author}_{definition.name}"
     if suffix:
         name, author = f"{name}_{suffix}", f"{author}-{suffix.replace('_', '-')}"
     signature = next(line for line in source.splitlines() if line.startswith("def run("))
@@ -41,7 +45,7 @@ def _solution(adapter: Adapter, definition: Definition, suffix: str, source: str
         "python",
         ["cuda"],
         "main.py::run",
-        dependencies=["flashinfer-python"],
+        dependencies=[package],
         destination_passing_style=all(f" {output}" in signature for output in definition.outputs),
     )
     return Solution(
@@ -86,7 +90,7 @@ def make_baselines(trace_set: TraceSet, adapters: Iterable[Adapter], *, names: I
     """The baselines of a data set's definitions."""
     wanted = list(names) or list(trace_set.definitions)
     definitions = [trace_set.get_definition(name) for name in wanted]
-    candidates = tuple(adapters)
+    candidates = sorted(adapters, key=lambda adapter: not adapter.families)  # an engine's own ones come first
     made = {definition.name: _first(candidates, definition) for definition in definitions}
     solutions = [solution for several in made.values() for solution in several]
     existing = set(trace_set.solution_names())

@@ -17,7 +17,7 @@ from fib_schema.display import counted
 
 from . import vllm
 from .adapter import Adapter
-from .adapters import select_adapters
+from .adapters import find_definitions, select_adapters
 from .baselines import make_baselines
 from .installation import TargetStatus, install_flashinfer_integrations, patch_spec, status
 from .patching import PatchState
@@ -42,6 +42,12 @@ cores. An existing solution of the same name is kept.
 
 example:
   fib-integrations baselines DATASET --definitions rmsnorm_h4096 gqa_paged_decode_h32_kv8_d128_ps1"""
+
+_DEFINITIONS = """\
+Write definitions of engines' calls; the log of fib-tracer names those that a data set lacks.
+
+example:
+  fib-integrations definitions DATASET gemm_bf16_n6144_k4096 fa_paged_decode_h32_kv8_d128_ps16"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     add_data_set(command, is_first=True)
     command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
     command.add_argument("--dry-run", action="store_true", help="write nothing")
+    command = add(_definitions, "definitions", "write definitions of engines' calls", _DEFINITIONS)
+    add_data_set(command, is_first=True)
+    command.add_argument("names", nargs="+", metavar="NAME", help="the definitions")
     return parser
 
 
@@ -144,3 +153,13 @@ def _baselines(options: argparse.Namespace) -> int:
         print(f"no adapter has a baseline for it: {name}")
     print(f"{verb} {len(names)}; unsupported: {counted(len(made.unsupported), 'definition')}")
     return int(is_empty)
+
+
+def _definitions(options: argparse.Namespace) -> int:
+    """Write definitions; those that the data set has are kept."""
+    trace_set = TraceSet.from_path(data_set_of(options))
+    made = find_definitions(sorted({*options.names} - {*trace_set.definition_names()}))
+    trace_set.add_definitions(made)
+    names = [definition.name for definition in made]
+    print(json.dumps({"definitions": names}, indent=2) if options.json else "\n".join(f"wrote {n}" for n in names))
+    return 0

@@ -166,10 +166,10 @@ def _connect(function: PatchedFunction) -> None:
     if _is_started or not is_enabled():
         apply_runtime.connect(function)
     else:
-        function.start_at_first_call(_start)
+        function.start_at_first_call(start)
 
 
-def _start() -> None:
+def start() -> None:
     """Let fib-apply start what the environment enables, and connect all functions."""
     global _is_started  # noqa: PLW0603 one start per process
     with _lock:

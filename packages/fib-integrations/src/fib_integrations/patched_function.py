@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-from fib_apply.hook import has_listeners
+from fib_apply.hook import callbacks_for, has_listeners
 from fib_apply.routing.call_sites import Runtime
 from torch._C._dynamo import eval_frame
 
@@ -33,6 +33,9 @@ _CONVERSION_ERRORS = (Exception,)
 """An adapter may be third-party code, and the engine must go on."""
 _INLINE = "_torchdynamo_inline"
 """The function that torch.compile traces instead of this one, as in `fib_apply.routing.call_sites`."""
+
+_CONSTANT = "_dynamo_marked_constant"
+"""What `torch.compiler.assume_constant_result` sets, whose module takes a second to import."""
 
 
 class _ThreadState(threading.local):
@@ -111,9 +114,21 @@ class PatchedFunction:
         The wrapper itself is traced: of a method whose wrapper has an inlined function, Dynamo calls that function
         without the object after a graph break.
         """
-        inlined = compiled(inlined_source(self._name), self._name, {"_fib_original": self.original})
-        setattr(self._dispatch, _INLINE, inlined)
+        self._trace_instead(self._dispatch, self.original)
         skip_frames(self._dispatch)
+
+    def _trace_instead(self, dispatch: Callable[..., Any], traced: Callable[..., Any]) -> None:
+        """Make Dynamo trace a function in place of a dispatch function; it guards the identity of what is set here."""
+        setattr(dispatch, _INLINE, compiled(inlined_source(self._name), self._name, {"_fib_original": traced}))
+
+    def may_serve(self, key: Hashable) -> bool:
+        """Whether calls of a key may be routed, or are traced."""
+        found = self._describe(key, self._binding)
+        if isinstance(found, str):
+            return False
+        definition, dispatcher = found
+        rankings = () if dispatcher is None else dispatcher.pool.rankings.values()
+        return any(one.by_key for one in rankings) or bool(callbacks_for(definition.name, definition.inputs))
 
     def _make_scope(self) -> dict[str, Any]:
         return {
@@ -154,6 +169,10 @@ class PatchedFunction:
         self._binding = _Binding(runtime)
         self.passed_on = self._binding.passed_on
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
+        if (make := getattr(self.target, "compiled_as", None)) is not None:
+            may_serve = lambda key: self.may_serve(key)  # noqa: E731, PLW0108 a bound method has no attributes of its own
+            setattr(may_serve, _CONSTANT, True)
+            self._trace_instead(self._dispatch, make(self.original, self.wrapper, may_serve))
         self._set_dispatch(self._dispatch if runtime is not None or has_listeners() else None)
 
     def _set_dispatch(self, dispatch: Callable[..., Any] | None) -> None:
@@ -169,6 +188,7 @@ class PatchedFunction:
             start()
             return self.wrapper(*args, **kwargs)
 
+        self._trace_instead(starting, self.original)  # a compiler may come first, and must find no break
         self._set_dispatch(starting)
 
     def enable_counting(self) -> None:

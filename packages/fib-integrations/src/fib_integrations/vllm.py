@@ -11,7 +11,8 @@ that does not support a call, vLLM prepares a message for its log, which takes l
 solution serves, so that the next provider is compiled into the graph.
 
 **Captures.** vLLM calls each size once and captures it right afterwards, when it starts. Calls wait there for their
-solutions, so that the graphs record them for as long as the engine lives.
+solutions, so that the graphs record them for as long as the engine lives. The runtime starts with the loading of the
+model, because compiled code then depends on it: on the table of solutions, which is part of the key of vLLM's cache.
 
 **Fast plans.** vLLM calls ``plan`` of a decode wrapper once. Later plans write to the wrapper's buffers and make a new
 plan of FlashInfer's kernels, so the runs would be refused as those of an unknown plan. Here a run renews the recorded
@@ -30,13 +31,15 @@ from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import torch
+from fib_apply.hook import has_listeners
+from fib_apply.runtime import get_runtime
 
 from .adapter import PLAN_STATE, VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
 from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
 from .attention import AttentionPlan, Settings, WrapperPlan, is_replayed
-from .environment import when_imported
+from .environment import is_enabled, when_imported
 from .handlers import RecordedPlan
-from .installation import provide
+from .installation import provide, start
 from .patched_function import PatchedFunction
 
 PROVIDER = "fib"
@@ -105,6 +108,7 @@ def install_hooks() -> None:
     for module in _RUNNERS:
         when_imported(module, functools.partial(_wrap_captures, module))
     when_imported(_BACKEND, _wrap_fast_plan)
+    when_imported(_ENVS, _wrap_factors)
 
 
 def _register_imported() -> None:
@@ -249,31 +253,60 @@ _IMPLEMENTATIONS = {"rms_norm": (_make_rms_norm, False), "fused_add_rms_norm": (
 
 _RUNNERS = ("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu_model_runner")
 """The modules with a class `_RUNNER`; the engine uses one of them."""
-_RUNNER, _CAPTURE = "GPUModelRunner", "capture_model"
+_RUNNER, _CAPTURE, _LOAD = "GPUModelRunner", "capture_model", "load_model"
+_ENVS, _FACTORS = "vllm.envs", "compile_factors"
 _SECONDS: Final = 300.0
 """The longest time that calls wait in all. Sizes that were run before, by any process, do not wait."""
-_WAITS = "__fib_waits__"
+_WRAPPED = "__fib_wrapped__"
 
 
 def _wrap_captures(module: str) -> None:
     runner = getattr(sys.modules.get(module), _RUNNER, None)
-    original = getattr(runner, _CAPTURE, None)
-    if original is None:
+    _wrap(runner, _LOAD, _starting)
+    if not _wrap(runner, _CAPTURE, _waiting):
         _logger.warning("%s has no %s.%s: its graphs may record the engine's own kernels", module, _RUNNER, _CAPTURE)
-    elif not hasattr(original, _WAITS):
-        setattr(runner, _CAPTURE, _waiting(original))
 
 
-def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+def _wrap(owner: Any, name: str, make: Callable[[Original], Original]) -> bool:
+    """Replace a function once. Returns whether there is one."""
+    original = getattr(owner, name, None)
+    if original is not None and not hasattr(original, _WRAPPED):
+        wrapper = functools.wraps(original)(make(original))
+        setattr(wrapper, _WRAPPED, True)
+        setattr(owner, name, wrapper)
+    return original is not None
+
+
+def _waiting(original: Original) -> Original:
     def capture_model(*args: Any, **kwargs: Any) -> Any:
         from fib_apply import capture_phase
 
         with capture_phase(_SECONDS):
             return original(*args, **kwargs)
 
-    setattr(capture_model, _WAITS, True)
     return capture_model
+
+
+def _starting(original: Original) -> Original:
+    def load_model(*args: Any, **kwargs: Any) -> Any:
+        if is_enabled():
+            start()
+        return original(*args, **kwargs)
+
+    return load_model
+
+
+def _wrap_factors() -> None:
+    """Add the table of solutions to the keys of vLLM's compiled code, which has ops where one may serve."""
+    _wrap(sys.modules.get(_ENVS), _FACTORS, _keyed)
+
+
+def _keyed(original: Original) -> Original:
+    def compile_factors() -> Mapping[str, object]:
+        runtime = get_runtime()
+        return {**original(), "FIB": ("" if runtime is None else runtime.table.digest, has_listeners())}
+
+    return compile_factors
 
 
 # -- fast plans --------------------------------------------------------------------------------------

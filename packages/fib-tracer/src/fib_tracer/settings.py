@@ -277,7 +277,7 @@ _BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
 _INDICES_BY_SIZE = TracingConfig("dump_int", filter_policy="keep_first_k_by_axes")
 """For routing, page tables and lengths, on which the work depends and which have no average."""
 _ATTENTION_RULES = (Rule(_BY_LENGTH, "gqa*"), Rule(_BY_LENGTH, "mla*"), Rule(_INDICES_BY_SIZE, "dsa*"))
-_FULL_RULES = (Rule(_BY_SIZE, "gemm*"), Rule(_BY_SIZE, "*rmsnorm*"), *_ATTENTION_RULES)
+_FULL_RULES = (Rule(_BY_SIZE, "gemm*"), Rule(_BY_SIZE, "*rmsnorm*"), Rule(_INDICES_BY_SIZE, "moe*"), *_ATTENTION_RULES)
 
 
 def get_default_configs() -> TracingConfigRegistry:
@@ -286,7 +286,7 @@ def get_default_configs() -> TracingConfigRegistry:
 
 
 def get_full_configs() -> TracingConfigRegistry:
-    """Dense operators once for each size, attention by average length with its indices, all others by default."""
+    """Dense operators and experts once for each size, attention by average length, all others by default."""
     return TracingConfigRegistry(TracingConfig(), rules=_FULL_RULES)
 
 

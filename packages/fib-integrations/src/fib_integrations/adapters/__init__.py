@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fib_schema import UnknownName
+from fib_schema import Definition, UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
 from ..adapter import Adapter, CannotAdapt
@@ -16,6 +16,7 @@ from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
 from .sampling import SAMPLING
+from .vllm_layers import VLLM_ATTENTION, VLLM_EXPERTS, VLLM_LINEAR
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,6 +36,9 @@ BUILT_IN = (
     ROPE,
     SAMPLING,
     MOE_FP8,
+    VLLM_ATTENTION,
+    VLLM_EXPERTS,
+    VLLM_LINEAR,
     VLLM_CUSTOM_OPS,
     SGLANG_KERNELS,
     SGLANG_JIT,
@@ -88,3 +92,14 @@ def select_adapters(names: Iterable[str] | None, also: Iterable[str] = ()) -> tu
         if name not in known:
             raise UnknownName("adapter", name, tuple(known))
     return tuple(known[name] for name in dict.fromkeys(wanted))
+
+
+def find_definitions(names: Iterable[str]) -> tuple[Definition, ...]:
+    """Definitions of the adapters' own families; `UnknownName` for a name of none."""
+    families, found = [family for adapter in all_adapters().values() for family in adapter.families], []
+    for name in names:
+        made = [one for family in families if (one := family.define(name)) is not None]
+        if not made:
+            raise UnknownName("family of definitions", name, tuple(family.name for family in families))
+        found += made
+    return tuple(found)

@@ -236,13 +236,14 @@ def convert_jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: Any = No
     return "it overwrites its input" if out is None else convert_rmsnorm(input, weight, eps, out)
 
 
-def _return_nothing(result: object) -> None:
+def return_nothing(result: object) -> None:
+    """Make no result for the caller, who passed a buffer."""
     del result
 
 
 VLLM_CUSTOM_OPS = _norms(
     "vllm_custom_ops",
-    _norm("vllm._custom_ops.rms_norm", convert_custom_rms_norm, finalize=_return_nothing),
+    _norm("vllm._custom_ops.rms_norm", convert_custom_rms_norm, finalize=return_nothing),
     _fused_add("vllm._custom_ops.fused_add_rms_norm", convert_custom_fused_add),
     _rope("vllm._custom_ops.rotary_embedding", convert_custom_rope, **_IN_PLACE),
     op_types=("rmsnorm", "rope"),
@@ -260,7 +261,7 @@ SGLANG_KERNELS = _norms(
 )
 SGLANG_JIT = _norms(
     "sglang_jit_norms",
-    _norm("sglang.kernels.ops.layernorm.norm.rmsnorm", convert_jit_rmsnorm, finalize=_return_nothing),
+    _norm("sglang.kernels.ops.layernorm.norm.rmsnorm", convert_jit_rmsnorm, finalize=return_nothing),
     _fused_add("sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm"),
     supported=_MATRICES,
     unsupported=f"{_OTHERS}; an input that is overwritten; `cast_x_before_out_mul`",

@@ -42,7 +42,40 @@ def _rotary(a: dict[str, Any]) -> None:
         a[name].neg_()  # another result than that of a solution
 
 
+def _attention(a: dict[str, Any]) -> Any:
+    """The attention of each request by torch's own function; rows that belong to none stay as they are."""
+    result = torch.empty_like(a["q"]) if a["out"] is None else a["out"]
+    offsets, size = a["cu_seqlens_q"].tolist(), a["k"].shape[1]
+    for row, keys in enumerate(a["seqused_k"].tolist()):
+        rows = slice(offsets[row], offsets[row + 1])
+        places = torch.tensor([a["block_table"][row, i // size] * size + i % size for i in range(keys)]).long()
+        q, k, v = a["q"][rows], *(a[name].flatten(0, 1)[places] for name in "kv")
+        mask = torch.ones(len(q), keys, dtype=torch.bool).tril(keys - len(q))
+        wide = (x.float().transpose(0, 1) for x in (q, k, v))
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        result[rows] = sdpa(*wide, mask, scale=a["softmax_scale"], enable_gqa=True).transpose(0, 1).to(result.dtype)
+    return (result, None) if a["return_softmax_lse"] else result
+
+
+def _experts(a: dict[str, Any]) -> None:
+    """All experts for all tokens, of which the weights of the routing choose."""
+    x, w1, w2 = (a[name].float() for name in ("hidden_states", "w1", "w2"))
+    gate, up = torch.einsum("th,egh->etg", x, w1).tensor_split(2, dim=2)
+    each = torch.einsum("eti,ehi->teh", gate * gate.sigmoid() * up, w2)
+    chosen = torch.nn.functional.one_hot(a["topk_ids"].long(), len(w1)) * a["topk_weights"][..., None]
+    a["output"].copy_(torch.einsum("te,teh->th", chosen.sum(1), each))
+
+
+def default_unquantized_gemm(layer: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    """A function that torch.compile can trace."""
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+LAYERS = "vllm.model_executor.layers"
 _BEHAVIOUR = {
+    "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func": _attention,
+    f"{LAYERS}.fused_moe.experts.triton_moe.TritonExperts.apply": _experts,
+    f"{LAYERS}.utils.default_unquantized_gemm": default_unquantized_gemm,
     "vllm._custom_ops.rms_norm": lambda a: (_rms_norm(a), None)[1],
     "vllm._custom_ops.fused_add_rms_norm": _in_place,
     "vllm._custom_ops.rotary_embedding": _rotary,
@@ -55,6 +88,8 @@ _BEHAVIOUR = {
 
 def _function(path: str, parameters: str) -> Any:
     name = path.rpartition(".")[2]
+    if name == _BEHAVIOUR[path].__name__:
+        return _BEHAVIOUR[path]
     scope = {"behaviour": _BEHAVIOUR[path]}
     exec(f"def {name}({parameters}):\n    return behaviour(locals())\n", scope)
     return scope[name]
@@ -69,11 +104,13 @@ def modules(**changed: str) -> Iterator[dict[str, ModuleType]]:
             module, _, name = path.rpartition(".")
             if path not in _BEHAVIOUR:
                 continue
+            module, _, owner = module.rpartition(".") if module.rpartition(".")[2][0].isupper() else (module, "", "")
             parts = module.split(".")
             for end in range(1, len(parts) + 1):
                 package = ".".join(parts[:end])
                 made.setdefault(package, ModuleType(package)).__dict__.setdefault("__path__", [])
-            setattr(made[module], name, _function(path, changed.get(name, parameters)))
+            function = _function(path, changed.get(name, parameters))
+            setattr(made[module], owner or name, type(owner, (), {name: function}) if owner else function)
     before = {name: sys.modules.get(name) for name in made}
     sys.modules.update(made)
     try:

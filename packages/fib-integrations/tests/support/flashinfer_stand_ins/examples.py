@@ -584,3 +584,19 @@ def passed(solution, definition, inputs, latency_ms=0.1, layout=None):
 
 def data_set(definition, traces, solutions):
     return TraceSet(None, {definition.name: definition}, {definition.name: solutions}, {}, {definition.name: traces})
+
+
+def marked(definition, inputs):
+    """A data set with a solution whose results no other function has; it serves inputs like these."""
+    solution = reference_solution(definition)
+    source = solution.sources[0].content.replace("    return reference(", "    return 100 + reference(")
+    solution = Solution("marked", definition.name, "tests", solution.spec, [SourceFile("main.py", source)])
+    named = dict(zip(definition.inputs, inputs, strict=True))
+    strided = [n for n, x in named.items() if isinstance(x, torch.Tensor) and not x.is_contiguous()]
+    trace = passed(solution, definition, named, layout={n: list(named[n].stride()) for n in strided})
+    return data_set(definition, (trace,), (solution,))
+
+
+def is_routed(result):
+    """Whether the marked solution has made it."""
+    return bool((result.float() > 50).all())
