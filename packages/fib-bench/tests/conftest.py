@@ -198,12 +198,12 @@ def device_context(server):
 
 @pytest.fixture
 def make_judge(server, device_context):
-    """Make a judge that forks its workers from the shared server."""
+    """Make a judge that forks its workers from the shared server, or from one of its `own`."""
     judges = []
 
-    def make(root=None, **fields):
+    def make(root=None, own=None, **fields):
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
-        judge = Judge(config, root=root, server=SharedServer(server))
+        judge = Judge(config, root=root, server=own or SharedServer(server))
         judge.context = attrs.evolve(device_context, timeout_seconds=judge.config.timeout_seconds, phases=judge.phases)
         judges.append(judge)
         return judge

@@ -121,6 +121,15 @@ def test_a_server_that_does_not_start_is_an_error(monkeypatch, tmp_path, capfd):
     assert "broken installation" in capfd.readouterr().err
 
 
+def test_a_server_that_finds_no_place_says_so_in_one_line(monkeypatch, tmp_path, capfd):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "cache"))
+    with ForkServerClient("cpu") as server, pytest.raises(WorkerPoolFailed, match="did not start"):
+        server.start()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "File exists" in line
+
+
 def test_workers_know_the_judges_cache(monkeypatch, tmp_path):
     """Workers have folders and homes of their own, in which a build would be lost."""
     monkeypatch.chdir(tmp_path)

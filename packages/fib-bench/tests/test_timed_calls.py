@@ -7,6 +7,7 @@ import time
 import attrs
 import pytest
 from fib_bench.judge.device import DeviceLock
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import Evaluation, EvaluationStatus, ScalarInput
 
 from .samples import DOUBLE, FORGES, SLOTS, UNTIMED_CALLS, make_definition, make_solution, make_workload
@@ -198,7 +199,7 @@ def test_a_pass_whose_calls_all_end_late_times_out(judged):
 @pytest.mark.slow
 def test_a_pass_that_hangs_leaves_the_device_to_a_judge_that_waits(make_judge, tmp_path):
     """Long before the limit of one request, during which nobody waits."""
-    hanging, waiting = make_judge(timeout_seconds=3600.0), make_judge()
+    hanging, waiting = make_judge(timeout_seconds=3600.0), make_judge(own=ForkServerClient("cpu"))
     hanging.context = attrs.evolve(hanging.context, lock=DeviceLock(tmp_path / "lock"), held_timeout_seconds=15.0)
     waiting.context = attrs.evolve(waiting.context, lock=DeviceLock(tmp_path / "lock"))
     workload, found = make_workload(DOUBLE, {"n": 8}), {}

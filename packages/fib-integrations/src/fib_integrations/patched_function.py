@@ -35,7 +35,7 @@ _INLINE = "_torchdynamo_inline"
 """The function that torch.compile traces instead of this one, as in `fib_apply.routing.call_sites`."""
 
 _CONSTANT = "_dynamo_marked_constant"
-"""What `torch.compiler.assume_constant_result` sets, whose module takes a second to import."""
+"""The attribute that `torch.compiler.assume_constant_result` sets, whose module takes a second to import."""
 
 
 class _ThreadState(threading.local):

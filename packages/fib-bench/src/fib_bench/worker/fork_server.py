@@ -26,6 +26,7 @@ from pathlib import Path
 import attrs
 from fib_compile.device import architectures_of_machine, identify_compilers
 from fib_compile.registry import BUILDERS_GROUP
+from fib_schema import FibError
 from fib_schema.entry_points import find_entry_points
 
 from ..sandbox.model import SandboxPolicy
@@ -50,7 +51,10 @@ def main() -> None:
     channel = socket.socket(fileno=int(descriptor))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     protect_memory()
-    _import_ahead(device)
+    try:
+        _import_ahead(device)
+    except (FibError, OSError) as error:  # a full disk, a compiler that is missing
+        sys.exit(f"fib-bench: {error}")
     policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(policy)
     # Only workers of solutions need these, which take up to seconds (nvcc). On the CPU they would disturb timing.
