@@ -61,9 +61,9 @@ def _experts(a: dict[str, Any]) -> None:
     """All experts for all tokens, of which the weights of the routing choose."""
     x, w1, w2 = (a[name].float() for name in ("hidden_states", "w1", "w2"))
     gate, up = torch.einsum("th,egh->etg", x, w1).tensor_split(2, dim=2)
-    each = torch.einsum("eti,ehi->teh", gate * gate.sigmoid() * up, w2)
+    each = torch.einsum("eti,ehi->eth", gate * gate.sigmoid() * up, w2)
     chosen = torch.nn.functional.one_hot(a["topk_ids"].long(), len(w1)) * a["topk_weights"][..., None]
-    a["output"].copy_(torch.einsum("te,teh->th", chosen.sum(1), each))
+    a["output"].copy_(torch.einsum("et,eth->th", chosen.sum(1).T, each))
 
 
 def default_unquantized_gemm(layer: Any, x: Any, weight: Any, bias: Any = None) -> Any:
