@@ -141,6 +141,7 @@ REFUSED = [
     (MOE, "the weights of the routing apply to the input", {"apply_router_weight_on_input": True}),
     (MOE, "the weights of the routing apply to the input", {"fields": {"_lora_context": 7}}),
     (MOE, "it has a quantisation", {"a2_scale": torch.ones(1)}),
+    (MOE, "it has a limit", {"fields": {"activation_config": SimpleNamespace(clamp_limit=7.0)}}),
     *((MOE, "it has a quantisation", {"fields": {name: 7}}) for name in ("quantization_emulation", *QUANTISATION)),
     (MOE, "a tensor is not bfloat16", {"w1": experts()["w1"].to(HALF)}),
     (GEMM, "it has a bias", {"bias": random(5)}),
@@ -159,14 +160,25 @@ def test_unsupported_calls_reach_the_original(name, reason, change, modules):
     assert any(text.startswith(reason) for one in status() for text, _ in one.unsupported_calls)
 
 
-def test_calls_within_a_custom_op_are_routed(modules):
-    """Of an op that writes to its output, as vLLM's; padding for a graph makes more rows than there are requests."""
+@pytest.mark.parametrize(
+    ("name", "variable"), [(DECODE, "BATCH_INVARIANT"), (MOE, "BATCH_INVARIANT"), (MOE, "MOE_SKIP_PADDING")]
+)
+def test_promises_of_the_engine_are_kept(name, variable, modules, monkeypatch):
     install_flashinfer_integrations()
-    padded = {"cu_seqlens_q": torch.tensor([0, 1, 2, 2]).int(), "seqused_k": torch.tensor([5, 9, 0]).int()}
+    call, make, _ = CASES[name]
+    for value, is_served in (("0", True), ("1", False)):
+        monkeypatch.setenv(f"VLLM_{variable}", value)
+        with enable_apply(marked(name)):
+            assert is_routed(call(modules, make())) is is_served
+
+
+def test_calls_within_a_custom_op_are_routed(modules):
+    """Of an op that writes to its output, as vLLM's."""
+    install_flashinfer_integrations()
 
     @torch.library.custom_op("fib_tests::attend", mutates_args=["output"])
     def op(query: torch.Tensor, output: torch.Tensor) -> None:
-        CASES[DECODE][0](modules, attention(q=query, out=output, **padded))
+        CASES[DECODE][0](modules, attention(q=query, out=output))
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def model(query):
@@ -196,8 +208,11 @@ def test_compiled_linear_layers_are_ops_where_a_solution_may_serve(modules, chan
     with torch.no_grad():
         torch.testing.assert_close(model(**given), expected)
     installation.start()
-    with enable_apply(examples.data_set(find_definitions([GEMM])[0], (), ())), torch.no_grad():
-        torch.testing.assert_close(model(**given), expected)
+    unmeasured = examples.data_set(find_definitions([GEMM])[0], (), ())
+    for data_set, is_enabled in ((unmeasured, True), (marked(GEMM), False)):
+        with enable_apply(data_set, ApplyConfig(enabled=is_enabled)), torch.no_grad():
+            torch.testing.assert_close(model(**given), expected)
+    assert "fib_integrations.linear" not in "".join(codes)
     with enable_apply(marked(GEMM)), torch.set_grad_enabled(given["weight"].requires_grad):
         result = model(**given)
         assert is_routed(result) is ("fib_integrations.linear" in "".join(codes)) is (not change)

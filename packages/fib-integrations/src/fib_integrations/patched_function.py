@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 from fib_apply.hook import callbacks_for, has_listeners
 from fib_apply.routing.call_sites import Runtime
+from fib_apply.selection.table import local_hardware
 from torch._C._dynamo import eval_frame
 
 from .adapter import PLAN_STATE, Adapter, Call, CannotAdapt, DefinitionRef, Target, definition_mismatch
@@ -127,8 +128,12 @@ class PatchedFunction:
         if isinstance(found, str):
             return False
         definition, dispatcher = found
-        rankings = () if dispatcher is None else dispatcher.pool.rankings.values()
-        return any(one.by_key for one in rankings) or bool(callbacks_for(definition.name, definition.inputs))
+        by_hardware = {} if dispatcher is None else dispatcher.pool.rankings
+        rankings = [
+            each for name in local_hardware() if name in by_hardware for each in by_hardware[name].by_key.values()
+        ]
+        may_route = any(each.plain or each.of_captured().plain for each in rankings)
+        return may_route or bool(callbacks_for(definition.name, definition.inputs))
 
     def _make_scope(self) -> dict[str, Any]:
         return {

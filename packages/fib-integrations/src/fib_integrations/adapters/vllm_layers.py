@@ -7,6 +7,7 @@ patched functions when they run, also while a CUDA graph is captured; a replay c
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -47,9 +48,10 @@ def run(q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, softmax_scale)
             output[rows, heads] = torch.einsum("hqk,kd->qhd", weights, v).to(q.dtype)
     return output
 """
+_SAME_IN_ANY_BATCH = "the engine asks for results that no batch changes"
 _FA = "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func"
 _HINTS = frozenset(
-    {"max_seqlen_k", "scheduler_metadata", "num_splits", "fa_version", "deterministic"}
+    {"max_seqlen_k", "scheduler_metadata", "num_splits", "fa_version"}
     | {"q_descale", "k_descale", "v_descale"}  # of fp8 only
 )
 _CACHES = "num_pages page_size num_kv_heads head_dim bfloat16"
@@ -99,7 +101,14 @@ def convert_attention(
     softmax_scale: float | None = None, causal: bool = False, window_size: Any = None, softcap: float | None = 0.0,
     block_table: Any = None, return_softmax_lse: bool = False, out: Any = None,
 ) -> Conversion:  # fmt: skip
-    """Causal attention to a paged cache. FlashAttention reads scales of quantised tensors only if the dtype is fp8."""
+    """Causal attention to a paged cache. FlashAttention reads scales of quantised tensors only if the dtype is fp8.
+
+    vLLM captures graphs whose last requests have no tokens and no keys, with which no solution was verified.
+    """
+    if q.is_cuda and torch.cuda.is_current_stream_capturing():
+        return "a captured call has requests without tokens"
+    if _is_batch_invariant():
+        return _SAME_IN_ANY_BATCH
     if block_table is None or seqused_k is None:
         return "its keys are not in pages"
     if q.dtype is not _BF16 or k.dtype is not _BF16 or v.dtype is not _BF16:
@@ -118,6 +127,10 @@ def convert_attention(
     values = q, k, v, cu_seqlens_q, seqused_k, block_table, scale
     key = attention_key(q, k, max_seqlen_q)
     return (key, values, False) if out is None else (key, (*values, out), True)
+
+
+def _is_batch_invariant() -> bool:
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in {"", "0"}
 
 
 def attention_key(q: _Tensor, k: _Tensor, max_seqlen_q: int) -> tuple[bool, int, int, int, int]:
@@ -193,6 +206,12 @@ def convert_experts(
     given = [name for name in _QUANTISATION if getattr(self.quant_config, name) is not None]
     if given or self.quantization_emulation or a1q_scale is not None or a2_scale is not None:
         return "it has a quantisation, a bias or a limit of the activation"
+    if getattr(getattr(self, "activation_config", None), "clamp_limit", None) is not None:  # of later versions
+        return "it has a limit of the activation"
+    if _is_batch_invariant():
+        return _SAME_IN_ANY_BATCH
+    if os.environ.get("VLLM_MOE_SKIP_PADDING", "0") not in {"", "0"}:
+        return "rows of padding have no experts"
     if getattr(activation, "value", activation) != "silu":
         return "the activation is another one"
     if expert_map is not None or global_num_experts not in (-1, w1.shape[0]):
