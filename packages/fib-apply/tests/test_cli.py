@@ -295,6 +295,16 @@ with enable_apply(stats=True) as runtime:
             subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout == "{'M=1': 1, 'M=8': 1} {}\n"
         )
 
+    def test_other_shells_are_told_to_use_bash(self, dataset, tmp_path, capfd, monkeypatch):
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+        assert main(["export", str(dataset), "--to", str(tmp_path / "it's made")]) == 0
+        last = capfd.readouterr().err.splitlines()[-1]
+        command = f"{last.partition(': ')[2].replace('source', '.')} && echo $FIB_DATASET_PATH"
+        for shell in filter(shutil.which, ("bash", "dash")):
+            found = subprocess.run([shell, "-c", command], capture_output=True, text=True, check=False)
+            assert found.stdout == (f"{tmp_path}/it's made/data\n" if shell == "bash" else "")
+            assert (shell == "bash") == ("source this file in bash" not in found.stderr)
+
     def test_refuses_what_it_cannot_export(self, dataset, tmp_path, capsys):
         assert main(["export", str(dataset), "--to", str(tmp_path)]) == 2
         assert main(["export", str(dataset), "--to", str(tmp_path / "new"), "--definitions", "unmeasured"]) == 2

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
+import shlex
 import sys
-from collections.abc import Container, Iterator, Sequence
+import tempfile
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,14 @@ from fib_schema.display import counted, escape_line
 from fib_schema.traffic import load_traffic
 
 from .build_service.service import BuildService
-from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
+from .config import CONFIG_VARIABLE, SIGNERS_VARIABLE, ApplyConfigRegistry, read_config, required_signers
 from .errors import CannotExport
 from .events import Event, EventKind, add_event_listener, remove_event_listener
 from .explain import format_fallback, format_latency, plain_key, plain_report, report_lines, sorted_keys
 from .key import ApplyKey
 from .routing.native.module import prepare_native, request_native, wait_for_native
 from .selection.prediction import predict as predict_traffic
-from .selection.rankings import Ranking
+from .selection.rankings import Candidate, Ranking
 from .selection.table import ApplyTable, local_hardware, setting_problems
 
 _NATIVE_SECONDS = 600.0
@@ -60,8 +63,10 @@ examples:
 
 _PREDICT = """\
 Predict from the counts of fib-tracer what routing saves in the traced traffic: for each definition the calls, those
-of sizes with a selected solution, and the time of these by the fallback and by the solution. Intervals assume that all
-measurements err alike. A prediction is wrong where the engine waits for something else, or calls other sizes.
+of sizes with a selected solution, and the time of these by the fallback and by the solution. The fallback is the
+`baseline` of the settings; without one it is the reference, which is slower than an engine's own kernel. Intervals
+assume that all measurements err alike; calls of all ranks are summed. A prediction is wrong where the engine waits for
+something else, or calls other sizes.
 
 example:
   fib-apply predict DATASET --captured --total-ms 5210
@@ -86,8 +91,10 @@ folder exists.
 example:
   fib-apply export DATASET --to deployment && source deployment/env.sh && python -m engine"""
 _ENVIRONMENT = """\
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+: "${BASH_SOURCE:?source this file in bash}"
+here="$(CDPATH= cd -- "$(dirname -- "$BASH_SOURCE")" > /dev/null && pwd)" || return
 export FIB_ENABLE_APPLY=1 FIB_DATASET_PATH="$here/data" FIB_CACHE_PATH="$here/cache" FIB_APPLY_CONFIG="$here/apply.yaml"
+unset here
 """
 
 
@@ -131,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     add(table, "list the selected solutions", _TABLE)
     command = add(predict, "predict what routing saves in traced traffic", _PREDICT)
     command.add_argument("--captured", action="store_true", help="calls in CUDA graphs: the device's time alone")
-    command.add_argument("--total-ms", type=float, metavar="MS", help="the time of the traced steps, for a share of it")
+    command.add_argument(
+        "--total-ms", type=_positive, metavar="MS", help="the time of the traced steps, for a share of it"
+    )
     for command in (
         add(warm, "build the selected solutions into the caches", _WARM),
         add(export, "write a folder from which engines start", _EXPORT),
@@ -258,7 +267,7 @@ def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
 
 # -- predict -----------------------------------------------------------------------------------------
 
-_PREDICTED = ("definition", "calls", "routed", "fallback", "saved", "from", "to")
+_PREDICTED = ("definition", "calls", "routed", "against", "fallback", "saved", "from", "to")
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -268,14 +277,20 @@ def predict(options: argparse.Namespace) -> int:
     traffic = load_traffic(data_set_of(options))
     found = list(predict_traffic(table, data_set, traffic, hardware[0], captured=options.captured))
     saved = [sum((p.saved_ms, *p.interval_ms)[i] for p in found) for i in range(3)]
-    share = [number / options.total_ms for number in saved] if options.total_ms else None
+    share = None if options.total_ms is None else [number / options.total_ms for number in saved]
     print_problems([*table.problems, *traffic.problems])
     if options.json:
         plain = {"hardware": hardware[0], "definitions": [attrs.asdict(one) for one in found]}
         print(json.dumps({**plain, "saved_ms": saved[0], "interval_ms": saved[1:], "share": share}, indent=2))
-        return 0
+        return int(not found)
     rows = [
-        (p.definition, str(p.calls), f"{p.routed_calls:.0f}", *map(_ms, (p.fallback_ms, p.saved_ms, *p.interval_ms)))
+        (
+            p.definition,
+            str(p.calls),
+            f"{p.routed_calls:.0f}",
+            p.against or "-",
+            *map(_ms, (p.fallback_ms, p.saved_ms, *p.interval_ms)),
+        )
         for p in found
     ]
     print(*_aligned([_PREDICTED, *rows]), sep="\n")
@@ -284,6 +299,12 @@ def predict(options: argparse.Namespace) -> int:
     if not found:
         print("no traffic: trace the engine with fib-tracer, which counts its calls", file=sys.stderr)
     return int(not found)
+
+
+def _positive(text: str) -> float:
+    if not (number := float(text)) > 0:
+        raise ValueError
+    return number
 
 
 def _ms(number: float) -> str:
@@ -380,31 +401,54 @@ def export(options: argparse.Namespace) -> int:
     if not selected:
         problem = f"nothing is selected on {', '.join(hardware)}; fib-apply table says why"
         raise CannotExport(str(data_set_of(options)), problem)
-    folder: Path = options.to.absolute()
-    folder.mkdir(parents=True)
-    settings = options.config or os.environ.get(CONFIG_VARIABLE)
-    (folder / "apply.yaml").write_text(Path(settings).read_text() if settings else "{}\n")
-    (folder / "env.sh").write_text(_ENVIRONMENT)
-    _copy(data_set_of(options), folder / "data", selected, table.config)
-    os.environ["FIB_CACHE_PATH"] = str(folder / "cache")
-    options.dir, options.dataset, options.config = folder / "data", None, folder / "apply.yaml"
-    exported, _ = _open_table(options)
-    names = {one.definition for one in selected}
-    if (chosen := _choices(exported, hardware, names)) != (wanted := _choices(table, hardware, names)):
-        key = next(key for key in {**wanted, **chosen} if wanted.get(key) != chosen.get(key))
-        raise CannotExport(str(folder), f"{key} would be served by {chosen.get(key)}, not by {wanted.get(key)}")
-    code = warm(options)
-    print(f"before the engine starts: source {escape_line(str(folder))}/env.sh", file=sys.stderr)
+    if required_signers() is not None:
+        raise CannotExport(
+            str(data_set_of(options)), f"unset {SIGNERS_VARIABLE}, export, and sign the data set of the export"
+        )
+    target: Path = options.to.absolute()
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fib-export-", dir=target.parent) as folder:
+        code = _write_export(Path(folder) / "made", table, hardware, selected, options)
+        (Path(folder) / "made").rename(target)
+    print(f"before the engine starts: source {shlex.quote(str(target))}/env.sh", file=sys.stderr)
     return code
 
 
-def _copy(source: Path, target: Path, selected: Sequence[_Warmed], settings: ApplyConfigRegistry) -> None:
-    """Write the selected solutions and their baselines, with their definitions and traces, as a data set."""
-    data_set, copied = TraceSet.from_path(source), TraceSet(target)
-    target.mkdir()
-    for definition in sorted({one.definition for one in selected}):
-        names = {one.solution for one in selected if one.definition == definition}
-        names |= {settings.get(definition).baseline or ""}
+def _write_export(
+    folder: Path, table: ApplyTable, hardware: Sequence[str], selected: Sequence[_Warmed], options: argparse.Namespace
+) -> int:
+    settings = options.config or os.environ.get(CONFIG_VARIABLE)
+    names = {one.definition for one in selected}
+    _copy(data_set_of(options), folder / "data", {name: _ranked(table, hardware, name) for name in sorted(names)})
+    (folder / "apply.yaml").write_text(Path(settings).read_text() if settings else "{}\n")
+    (folder / "env.sh").write_text(_ENVIRONMENT)
+    os.environ["FIB_CACHE_PATH"] = str(folder / "cache")
+    options.dir, options.dataset, options.config = folder / "data", None, folder / "apply.yaml"
+    exported, _ = _open_table(options)
+    if (chosen := _choices(exported, hardware, names)) != (wanted := _choices(table, hardware, names)):
+        key = next(key for key in {**wanted, **chosen} if wanted.get(key) != chosen.get(key))
+        problem = f"{key} would be served by {chosen.get(key)}, not by {wanted.get(key)}"
+        raise CannotExport(str(options.to), problem)
+    return warm(options)
+
+
+def _ranked(table: ApplyTable, hardware: Sequence[str], definition: str) -> set[str]:
+    """All solutions that may serve a definition, those that others are compared with, and the baseline."""
+    by_hardware = table.rankings(definition)
+    found = {table.config.get(definition).baseline or ""}
+    for rankings in (by_hardware[name] for name in hardware if name in by_hardware):
+        for ranking in filter(None, (*rankings.by_key.values(), rankings.best)):
+            found |= {candidate.solution for candidate in (*ranking.candidates, *(ranking.captured or ()))}
+    return found
+
+
+def _copy(source: Path, target: Path, solutions: Mapping[str, Container[str]]) -> None:
+    """Write solutions, given by definition, with their traces, as a data set."""
+    target.mkdir(parents=True)
+    data_set, copied = TraceSet.from_path(source), TraceSet.from_path(target)
+    for definition, names in solutions.items():
         copied.add_definitions([data_set.get_definition(definition)])
         copied.add_solutions([one for one in data_set.solutions[definition] if one.name in names])
         copied.add_traces([trace for trace in data_set.traces[definition] if trace.solution in names])
@@ -412,11 +456,15 @@ def _copy(source: Path, target: Path, selected: Sequence[_Warmed], settings: App
 
 def _choices(table: ApplyTable, hardware: Sequence[str], definitions: Container[str]) -> dict[str, list[str | None]]:
     """By definition and key, the solutions that serve planned, eager and captured calls."""
-    found = {}
+    found: dict[str, list[str | None]] = {}
     for row in (row for name in hardware for row in _rows(table, name) if row.definition in definitions):
-        served = (*row.ranking.candidates[:1], row.ranking.plain, row.ranking.of_captured().plain)
+        first: Sequence[Candidate] = () if row.ranking.is_padded else row.ranking.candidates[:1]
+        served = (*first, row.ranking.plain, row.ranking.of_captured().plain)
         if any(served):
             found[f"{row.definition} [{row.key}] on {row.hardware}"] = [one.solution if one else None for one in served]
+    for name in (name for name in table.definitions if name in definitions):
+        best = [rankings.best for place, rankings in table.rankings(name).items() if place in hardware]
+        found[f"{name} at other keys"] = [each.plain.solution if each and each.plain else None for each in best]
     return found
 
 

@@ -26,6 +26,8 @@ class Prediction:
     calls: int
     routed_calls: float
     """Calls of sizes for which a solution is selected; those of one size are shared evenly among its workloads."""
+    against: str = ""
+    """The function whose time is that of the fallback: the reference, or a baseline."""
     fallback_ms: float = 0.0
     """The time of these by the fallback."""
     saved_ms: float = 0.0
@@ -46,9 +48,12 @@ def predict(
             for uuid, calls in counted.calls_by_workload(workloads.values()).items():
                 key = keys.of(workloads[uuid])
                 ranking = None if key is None else rankings.by_key.get(key.recorded)
-                candidate = ranking and (ranking.of_captured() if captured else ranking).plain
-                if candidate and candidate.fallback_ms is not None:
-                    found = _with(found, calls, candidate, candidate.fallback_ms)
+                if ranking is None:
+                    continue
+                candidate = (ranking.of_captured() if captured else ranking).plain
+                if candidate and candidate.fallback_ms is not None and (candidate.may_capture or not captured):
+                    against = ", ".join(sorted({*found.against.split(", "), ranking.fallback} - {""}))
+                    found = _with(attrs.evolve(found, against=against), calls, candidate, candidate.fallback_ms)
         yield found
 
 
