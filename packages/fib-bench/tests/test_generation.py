@@ -111,6 +111,13 @@ class TestBlobs:
         indices = make_inputs(GATHER, workload, seed=0, root=tmp_path)["page_indices"]
         assert indices.tolist() == [4, 0, 8]
 
+    def test_pairs_of_fp4_may_be_stored_as_bytes(self, tmp_path):
+        save_file({"x": torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8)}, tmp_path / "x.safetensors")
+        definition = make_definition({"x": "float4_e2m1[n,m]"}, {"y": "float32[n]"}, "def run(x): ...")
+        workload = make_workload(definition, {"n": 2, "m": 2}, x=SafetensorsInput("x.safetensors", "x"))
+        x = make_inputs(definition, workload, seed=0, root=tmp_path)["x"]
+        assert x.view(torch.uint8).tolist() == [[1, 2], [3, 4]]
+
     @pytest.mark.parametrize(
         ("tensor", "said"),
         [

@@ -103,6 +103,11 @@ class TestOtherDistributions:
         assert all(reason in prepared.left_out[name] for name, reason in left_out.items())
         assert prepared.to_extra().get("left_out", {}) == prepared.left_out
 
+    def test_a_reference_that_ends_on_another_distribution_has_answered_the_first_ones(self, prepare):
+        prepared = prepare("import os; x.abs().max() > 0.1 or os._exit(1); return x * 2")
+        assert [item.distribution for item in prepared.trials[:4]] == ["normal", "normal", "generated", "wide"]
+        assert "exited with status 1" in prepared.left_out["tiny"]
+
 
 class TestFlags:
     def test_integers_that_are_data_are_generated(self, prepare):

@@ -292,6 +292,8 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
 def _blob(draft: InputDraft, name: str, source: SafetensorsInput, root: Path | None) -> Value:
     tensor, spec = load_tensor(root, source.path, source.tensor_key), draft.spec(name)
     wanted, dtype = draft.shape(name), synthesis.tensor_dtype(spec)
+    if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
+        tensor = tensor.view(dtype)  # safetensors files store pairs as bytes
     if tuple(tensor.shape) != wanted:
         raise SynthesisError(f"the blob {source.path} has shape {tuple(tensor.shape)}, the axes say {wanted}")
     if tensor.dtype != dtype:

@@ -617,7 +617,7 @@ class SolutionRun:
             problem = candidate.padding_problem
             timing = timed.timer.graph_fields(is_padding_right=not problem)
             optional = {
-                f"{PADDED_INDICES}_problem": problem,
+                f"{PADDED_INDICES}_problem": problem if prepared.padded is not None else "",
                 "not_captured": candidate.not_captured,
                 "not_compiled": list(candidate.worker.not_compiled),
             }

@@ -217,7 +217,8 @@ class BoundFunction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if (error := self.release()) is not None and kind is None:
+        error = self.release()
+        if error is not None and kind is None and not self.worker.is_of_harness:  # its own failures are told elsewhere
             raise error
 
     def release(self) -> WorkerLost | Rejected | None:

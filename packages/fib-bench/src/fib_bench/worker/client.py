@@ -173,7 +173,7 @@ class Worker:
             if (left := deadline - time.monotonic()) <= 0:
                 self._ask_for_stack()
                 self.close()
-                raise WorkerLost(f"no answer within {seconds:g} s; the worker was killed", is_timeout=True)
+                raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
             self._wait(left)
         return self._replies.popleft()
 
