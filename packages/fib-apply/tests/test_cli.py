@@ -263,6 +263,9 @@ class TestPredict:
         return dataset
 
     def test_sums_what_is_saved_of_the_traced_calls(self, counted, capsys):
+        with pytest.raises(SystemExit):
+            main(["predict", str(counted), "--total-ms", "0"])
+        assert "'0' is no number of milliseconds above 0" in capsys.readouterr().err
         assert main(["predict", str(counted), "--total-ms", "500000"]) == 0
         shown = capsys.readouterr().out
         assert shown.splitlines()[1].split()[:3] == ["scale", "120", "100"]

@@ -460,7 +460,7 @@ class TestRoute:
                     scores(q, k, *others)
                     scores(unknown, k, *others)
             changes = [[abs(b - a) for a, b in zip(*pair, strict=True)] for pair in pairwise(rounds)]
-            assert max(map(min, zip(*changes, strict=True))) < calls // 500  # what leaks does so in every round
+            assert max(map(min, zip(*changes, strict=True))) < calls // 500  # a leak shows in every round
             if stats:
                 assert runtime.stats()["scores"].calls == 2 * 2000 + 1 + calls // 10 * 10
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import json
+import math
 import os
 import shlex
 import sys
@@ -83,10 +84,10 @@ examples:
   fib-apply warm DATASET && python -m engine      # only if all are usable"""
 
 _EXPORT = """\
-Write a folder with what serves calls on the hardware of this machine: the selected solutions with their traces as a
-data set of its own, the settings, and the caches of `fib-apply warm`. All ranks of an engine that read its env.sh
-choose the same solutions and compile nothing that `warm` can compile. The folder may be copied. It is an error if the
-folder exists.
+Write a folder for engines on the hardware of this machine: all ranked solutions with their traces as a data set of its
+own, the settings, and the caches of `fib-apply warm`, in which the selected ones are built. All ranks of an engine that
+read its env.sh choose the same solutions and compile nothing that `warm` can compile. The folder may be copied. It is
+an error if it exists.
 
 example:
   fib-apply export DATASET --to deployment && source deployment/env.sh && python -m engine"""
@@ -302,9 +303,10 @@ def predict(options: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> float:
-    if not (number := float(text)) > 0:
-        raise ValueError
-    return number
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds above 0")
 
 
 def _ms(number: float) -> str:
@@ -398,13 +400,11 @@ def export(options: argparse.Namespace) -> int:
     """``fib-apply export``."""
     table, hardware = _open_table(options)
     selected = _selected(table, hardware, options.definitions)
+    source = str(data_set_of(options))
     if not selected:
-        problem = f"nothing is selected on {', '.join(hardware)}; fib-apply table says why"
-        raise CannotExport(str(data_set_of(options)), problem)
+        raise CannotExport(source, f"nothing is selected on {', '.join(hardware)}; fib-apply table says why")
     if required_signers() is not None:
-        raise CannotExport(
-            str(data_set_of(options)), f"unset {SIGNERS_VARIABLE}, export, and sign the data set of the export"
-        )
+        raise CannotExport(source, f"unset {SIGNERS_VARIABLE}, export, and sign the data set of the export")
     target: Path = options.to.absolute()
     if target.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))

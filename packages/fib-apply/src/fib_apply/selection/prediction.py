@@ -1,7 +1,7 @@
 """Prediction: the time that routing saves in traffic that was traced, by the traces of its sizes.
 
-An engine may spend it elsewhere: where the host is what it waits for, less work of the device changes nothing; and a
-solution that is not called saves nothing, so compare `calls` with the hits of `runtime.stats()`.
+An engine may gain less: less work of the device changes nothing where the engine waits for the host, and a solution
+that is not called saves nothing. So compare `routed_calls` with the hits of `runtime.stats()`.
 """
 
 from __future__ import annotations
