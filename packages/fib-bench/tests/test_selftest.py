@@ -120,7 +120,7 @@ class TestCases:
         limits = {case.file: case.limit_seconds for case in CASES}
         assert limits["22_hang"] == 4
         assert limits["29_never_returns"] == 20
-        assert limits["25_early_tail"] == 90
+        assert limits["25_early_tail"] == 45
         assert {case.limit_seconds for case in CASES if "TIMEOUT" not in case.expect} == {None}
 
     def test_the_twins_of_chosen_exploits_are_added_once(self):

@@ -64,7 +64,7 @@ _PREFIXES = {EXPLOITS: "exploit", HONEST: "honest", TWINS: "twin"}
 _PASSED = "PASSED"
 _DEVICE_FLAGS = frozenset({CPU_TIMING, INTERPRETED})
 _FAILURES = frozenset({"TIMEOUT", "RUNTIME_ERROR"})
-_FAILURE_SECONDS, _STEP_SECONDS, _COMPILED_SECONDS = 4.0, 20.0, 90.0
+_FAILURE_SECONDS, _STEP_SECONDS, _COMPILED_SECONDS = 4.0, 20.0, 45.0
 """Limits for cases that fail anyway, for those that may compute, and for those that a compiler builds."""
 _SUFFIXES = {"cuda": ".cu", "cutlass": ".cu", "cpp": ".cpp"}
 
