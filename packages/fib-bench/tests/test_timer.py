@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import attrs
@@ -178,10 +179,20 @@ def test_nothing_below_the_least_call_is_published(make_timer):
     for timer in (short, impossible):
         timer.compare_with(trusted)
     assert short.measurement().latency_ms == pytest.approx(0.0009, rel=0.02)
-    with pytest.raises(Rejected, match=r"a kernel that reads one word takes 0\.90 us"):
+    with pytest.raises(Rejected, match=r"a kernel that writes outputs after one read takes 0\.90 us"):
         impossible.measurement()
     on_cpu = sampled(make_timer(Device(dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 10.0)), is_cuda=False))
     assert {on_cpu.measurement().call_ns, *on_cpu.measurement().samples_ns} == {50.0}  # an empty Python function
+
+
+@pytest.mark.parametrize(("size_bytes", "is_told"), [(1 << 16, True), (1 << 24, False)])
+def test_calls_that_are_ahead_in_the_other_order_alone_are_impossible(make_timer, size_bytes, is_told):
+    trusted = sampled(make_timer(Device(), is_trusted=True))
+    taken = {COLD: 1500.0, FRESH: -3000.0, EAGER: 5000.0, EAGER_FRESH: 5000.0}
+    timer = sampled(make_timer(Device(taken, size_bytes=size_bytes)))
+    timer.compare_with(trusted)
+    with pytest.raises(Rejected, match="in the order fresh") if is_told else nullcontext():
+        timer.measurement()
 
 
 @pytest.mark.parametrize(("device", "options"), [(Device(), {"may_capture": False}), (Device(), {"is_cuda": False})])

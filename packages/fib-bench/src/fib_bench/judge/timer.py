@@ -62,7 +62,8 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
 _SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
-_IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
+_IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7  # of a least call, below which a latency is impossible
+_TOLD_BYTES = 1 << 20  # of inputs and outputs, below which writing them takes no time that can be told
 _ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
@@ -355,15 +356,9 @@ class Timer:
         method = method or self.method
         launch = Launch.DEVICE if method == DEVICE else Launch.HOST
         series, raised_ns = self._series[launch, Order.COLD], self._raised_ns(launch)
-        least_ns = self._least_ns if method == DEVICE else 0.0
-        latency_ns, error_ns = series.latency_ns + raised_ns, series.sampling_error_ns
-        if not series.is_host and latency_ns < _LEAST_SHARE * least_ns - _IMPOSSIBLE_ERRORS * error_ns:
-            problem = (
-                f"impossible latency: {series.latency_ns / 1e3:.2f} +- {error_ns / 1e3:.2f} us by the judge's "
-                f"clock; a kernel that reads one word takes {least_ns / 1e3:.2f} us"
-            )
-            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        raised_ns += max(least_ns - latency_ns, 0.0)
+        self._check_possible()
+        if method == DEVICE:
+            raised_ns += max(self._least_ns - series.latency_ns - raised_ns, 0.0)
         eager = self._series[Launch.HOST, Order.COLD]
         return Measurement(
             samples_ns=tuple(max(ns - series.overhead_ns + raised_ns, _EMPTY_CALL_NS) for ns in series.calls),
@@ -371,6 +366,22 @@ class Timer:
             call_ns=max(eager.latency_ns + self._raised_ns(Launch.HOST), _EMPTY_CALL_NS),
             overhead_ns=series.overhead_ns,
         )
+
+    def _check_possible(self) -> None:
+        """Reject a latency that no function can have; in the order *fresh* those of small inputs and outputs.
+
+        Without calls, writing large ones takes time there that a call takes off.
+        """
+        for (launch, order), series in self._series.items():
+            is_told = order is Order.COLD or self._function.layout.size_bytes <= _TOLD_BYTES
+            least_ns = _LEAST_SHARE * self._least_ns if launch is Launch.DEVICE else 0.0
+            bound_ns = least_ns - _IMPOSSIBLE_ERRORS * series.sampling_error_ns
+            if is_told and not series.is_host and series.latency_ns < bound_ns:
+                problem = (
+                    f"impossible latency in the order {order.value}: {series.latency_ns / 1e3:.2f} us by the judge's "
+                    f"clock; a kernel that writes outputs after one read takes {self._least_ns / 1e3:.2f} us"
+                )
+                raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
     def graph_fields(self, *, is_padding_right: bool) -> dict[str, object]:
         """The fields of a trace's timing about CUDA graphs; none on the CPU.

@@ -408,7 +408,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
       step.last = added;
     } else if (kind == kLeast) {
       void* least[] = {&state, &call};
-      TRY(step.run(d.least, 1, 32, 0, least), "composing the least call");
+      TRY(step.run(d.least, call.blocks, kThreads, 0, least), "composing the least call");
     }
     TRY(digest(step, *pass, index, 0, call), "composing a digest");
   }
