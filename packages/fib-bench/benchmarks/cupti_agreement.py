@@ -1,4 +1,4 @@
-"""Agreement of latencies with CUPTI and with a plain loop, for functions of one kernel.
+"""Agreement of latencies with CUPTI and with a plain loop, for functions of one kernel and for solutions of others.
 
 A function is evaluated first, without CUPTI. Then this file runs as a process of its own, which calls the function
 after other memory was read into the cache, with CUPTI's kernel activity, and in a loop that waits for each call, less
@@ -15,18 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
+from fib_bench import make_inputs
+from fib_bench.plan import DefinitionPlan
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload, format_json, parse_json
-from gpu_report import Budget, latency_us, plain, status_of, timing_of
+from gpu_report import Budget, evidence_of, latency_us, plain, status_of, timing_of
 from gpu_sections import uncertainty_text
-from gpu_session import Bench, plan_of
+from gpu_session import Bench, plan_of, spread, volume
 from torch.profiler import ProfilerActivity, profile
 
 _WARM_UP, _PLAIN_CALLS, _PROFILES = 10, 100, 30
@@ -34,31 +36,72 @@ _GRACE_SECONDS = 30.0
 _ABSOLUTE_US, _RELATIVE = 0.4, 0.015
 _CALL_US, _CALL_SHARE = 5.0, 0.05
 _MOST_COPIES, _COPIED_BYTES = 31, 1 << 32
+_REAL_WORKLOADS = 3
 _BFLOAT16 = "bfloat16"
 
 
 @attrs.frozen
 class _Function:
-    """A function of one kernel."""
+    """A function with its inputs."""
 
     name: str
     definition: Definition
     solution: Solution
-    axes: dict[str, int]
-
-    @property
-    def workload(self) -> Workload:
-        """One workload with random inputs."""
-        inputs = {name: RandomInput() for name in self.definition.inputs}
-        return Workload(self.axes, inputs, f"cupti-{self.solution.name}")
+    workload: Workload
 
     def to_plain(self) -> dict[str, Any]:
         """For the other process."""
-        about = {"name": self.name, "axes": self.axes}
-        return about | {key: json.loads(format_json(getattr(self, key))) for key in ("definition", "solution")}
+        fields = ("definition", "solution", "workload")
+        return {"name": self.name, **{key: json.loads(format_json(getattr(self, key))) for key in fields}}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> _Function:
+        """From `to_plain`."""
+        kinds = {"definition": Definition, "solution": Solution, "workload": Workload}
+        return cls(plain["name"], *(parse_json(json.dumps(plain[key]), kind) for key, kind in kinds.items()))
 
 
-# -- the section ---------------------------------------------------------------------------------
+# -- the sections --------------------------------------------------------------------------------
+
+
+def real(bench: Bench) -> None:
+    """Evaluate solutions of others with nothing and with everything compiled, and compare their latencies.
+
+    They are read from the files of a folder, and each gets up to three workloads of different sizes.
+    """
+    solutions = [parse_json(path.read_bytes(), Solution) for path in sorted(bench.solutions.rglob("*.json"))]
+    functions: list[_Function] = []
+    plans: list[DefinitionPlan] = []
+
+    def name_of(definition: str, solution: str | None, workload: Workload) -> str:
+        return f"{definition}, {solution}, {workload.uuid[:8]}"
+
+    for solution in solutions:
+        if (definition := bench.data_set.definitions.get(solution.definition)) is None:
+            bench.report.say(f"- {solution.name}: the data set has no definition {solution.definition!r}")
+            continue
+        workloads = [trace.workload for trace in bench.data_set.workloads.get(definition.name, [])]
+        chosen = spread(workloads, volume)[:_REAL_WORKLOADS]
+        plans.append(plan_of(definition, [solution], chosen))
+        for workload in chosen:
+            name = name_of(definition.name, solution.name, workload)
+            functions.append(_Function(name, definition, solution, workload))
+    budget, traces = Budget(bench.budget_seconds), dict[str, Trace]()
+    for state in ("nothing", "everything"):
+        session, begin = bench.session(budget.share(0.8), timeout_seconds=300.0), time.monotonic()
+        found = session.run(plans)
+        traces.update({name_of(trace.definition, trace.solution, trace.workload): trace for trace in found})
+        taken = time.monotonic() - begin
+        bench.report.say(f"{len(found)} of {len(functions)} evaluations in {taken:.0f} s with {state} compiled.")
+        bench.report.numbers[f"seconds with {state} compiled"] = taken
+        bench.note(session)
+    by_name = {
+        f.name: traces[f.solution.name, f.workload.uuid]
+        for f in functions
+        if (f.solution.name, f.workload.uuid) in traces
+    }
+    bench.report.numbers["traces"] = [plain(trace) for trace in by_name.values()]
+    _compare(bench, functions, by_name, budget)
 
 
 def cupti(bench: Bench) -> None:
@@ -73,11 +116,17 @@ def cupti(bench: Bench) -> None:
     traces = {f.name: found[f.solution.name] for f in functions if f.solution.name in found}
     bench.note(session)
     bench.report.numbers["handshake"] = [plain(trace) for trace in traces.values()]
+    _compare(bench, functions, traces, budget)
+
+
+def _compare(bench: Bench, functions: Sequence[_Function], traces: Mapping[str, Trace], budget: Budget) -> None:
+    """Compare what passed with CUPTI and a loop."""
     timed = [f for f in functions if f.name in traces and traces[f.name].is_successful()]
+    on_device = sum(timing_of(traces[f.name])["method"] == "handshake" for f in timed)
     for name, trace in traces.items():
         if not trace.is_successful():
-            bench.report.say(f"- {name}: {status_of(trace)}")
-    bench.report.say(f"{len(timed)} of {len(functions)} functions were timed.")
+            bench.report.say(f"- {name}: {status_of(trace)}: {evidence_of(trace)}")
+    bench.report.say(f"{len(timed)} of {len(functions)} were timed, {on_device} of them with a device latency.")
     bench.report.say()
     if not bench.is_cuda:
         bench.report.say("CUPTI needs a CUDA device: nothing to compare with.")
@@ -95,14 +144,14 @@ def _functions(bench: Bench) -> list[_Function]:
         solution = bench.from_file("rmsnorm_triton.py", definition)
         (axis,) = definition.var_axes
         for rows in (1, 4, 16, 64, 256, 1024, 4096, 8192):
-            found.append(_Function(f"{name}, Triton, {rows} rows", definition, solution, {axis: rows}))
+            found.append(_random(f"{name}, Triton, {rows} rows", definition, solution, {axis: rows}))
     found += [_copy(bench, elements) for elements in (1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23, 1 << 25, 1 << 28)]
     for name, (definition, _) in bench.collect("gemm_n4096_k4096").items():
         source = "import torch\n\n\ndef run(A, B, C):\n    torch.mm(A, B.t(), out=C)\n"
         solution = bench.solution("cublas", definition, "cublas.py", source, returns=False)
         (axis,) = definition.var_axes
         for rows in (16, 64, 512, 2048, 8192):
-            found.append(_Function(f"{name}, torch.mm, {rows} rows", definition, solution, {axis: rows}))
+            found.append(_random(f"{name}, torch.mm, {rows} rows", definition, solution, {axis: rows}))
     return [attrs.evolve(f, solution=attrs.evolve(f.solution, name=f"cupti_{i}")) for i, f in enumerate(found)]
 
 
@@ -119,7 +168,12 @@ def _copy(bench: Bench, elements: int) -> _Function:
     definition = parse_json(json.dumps(plain_definition), Definition)
     source = "import torch\n\n\ndef run(x, y):\n    torch.mul(x, 2.0, out=y)\n"
     solution = bench.solution("multiply_torch", definition, "multiply.py", source, returns=False)
-    return _Function(f"torch.mul, {elements * 2 >> 10} KiB", definition, solution, {"n": elements})
+    return _random(f"torch.mul, {elements * 2 >> 10} KiB", definition, solution, {"n": elements})
+
+
+def _random(name: str, definition: Definition, solution: Solution, axes: dict[str, int]) -> _Function:
+    workload = Workload(axes, {each: RandomInput() for each in definition.inputs}, f"cupti-{name}")
+    return _Function(name, definition, solution, workload)
 
 
 def _recorded(bench: Bench, functions: Sequence[_Function], budget: Budget) -> dict[str, Any]:
@@ -127,7 +181,9 @@ def _recorded(bench: Bench, functions: Sequence[_Function], budget: Budget) -> d
     with tempfile.TemporaryDirectory() as folder:
         job, result = Path(folder, "job.json"), Path(folder, "result.json")
         seconds = max(budget.left, 20.0)
-        about = {"device": bench.device, "seconds": seconds, "functions": [f.to_plain() for f in functions]}
+        functions_plain = [f.to_plain() for f in functions]
+        root = str(bench.data_set.root)
+        about = {"device": bench.device, "root": root, "seconds": seconds, "functions": functions_plain}
         job.write_text(json.dumps(about), "utf-8")
         command = [sys.executable, str(Path(__file__)), str(job), str(result)]
         try:
@@ -140,7 +196,7 @@ def _recorded(bench: Bench, functions: Sequence[_Function], budget: Budget) -> d
         return dict(json.loads(result.read_text("utf-8"))) if result.exists() else {}
 
 
-def _print(bench: Bench, functions: Sequence[_Function], traces: dict[str, Trace], recorded: dict[str, Any]) -> None:
+def _print(bench: Bench, functions: Sequence[_Function], traces: Mapping[str, Trace], recorded: dict[str, Any]) -> None:
     rows, good, good_calls, compared = [], 0, 0, 0
     for function in functions:
         trace, found = traces[function.name], recorded.get(function.name, {"problem": "the budget was spent"})
@@ -170,25 +226,40 @@ def _print(bench: Bench, functions: Sequence[_Function], traces: dict[str, Trace
 # -- the process with CUPTI ----------------------------------------------------------------------
 
 
-def _arguments(definition: Definition, axes: dict[str, int], device: torch.device) -> list[torch.Tensor]:
-    """Random inputs, and empty outputs."""
-    found = []
-    for spec, shape in zip(definition.inputs.values(), definition.get_input_shapes(axes), strict=True):
-        found.append(torch.randn(shape or (), device=device).to(getattr(torch, spec.dtype)))
-    for spec, shape in zip(definition.outputs.values(), definition.get_output_shapes(axes), strict=True):
-        found.append(torch.empty(shape or (), dtype=getattr(torch, spec.dtype), device=device))
-    return found
-
-
-def _record(function: _Function, device: torch.device) -> dict[str, Any]:
-    """The kernel time of a cold call, and the time of an eager call in a plain loop: medians."""
-    definition = function.definition
+def _record(function: _Function, root: Path, device: torch.device) -> dict[str, Any]:
+    """The time of the kernels of a cold call, and of an eager call in a plain loop: medians."""
+    definition, workload = function.definition, function.workload
     runnable = BuilderRegistry.get_instance().build(definition, function.solution)
-    copies = [_arguments(definition, function.axes, device)]
-    size = sum(value.nbytes for value in copies[0])
-    copies += [_arguments(definition, function.axes, device) for _ in range(min(_MOST_COPIES, _COPIED_BYTES // size))]
-    calls = itertools.cycle([partial(runnable, *values) for values in copies])
-    flushes = torch.zeros(3 * torch.cuda.get_device_properties(device).L2_cache_size // 4, device=device)
+    given = make_inputs(definition, workload, seed=0, root=root, synthesize_missing=True, device=device).values()
+    values: list[Any] = list(given)
+    if runnable.metadata.destination_passing_style:
+        for spec, shape in zip(definition.outputs.values(), definition.get_output_shapes(workload.axes), strict=True):
+            values.append(torch.empty(shape or (), dtype=getattr(torch, spec.dtype), device=device))
+    size = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+    copies = [values]
+    for _ in range(min(_MOST_COPIES, _COPIED_BYTES // size)):
+        copies.append([value.clone() if isinstance(value, torch.Tensor) else value for value in values])
+    calls = itertools.cycle([partial(runnable, *each) for each in copies])
+    seconds, empty_seconds = _loop(calls, device)
+    flushes = _flushes(device)
+    known = {name for name, _ in _kernels(flushes.sum)}
+    found = _kernels(lambda: (flushes.sum(), next(calls)()))
+    taken = [value for name, value in found if name not in known]
+    each = len(taken) // _PROFILES  # a kernel, and what a library sets to zero for it
+    if not taken or len(taken) % _PROFILES:
+        return {"problem": f"{len(taken)} kernels in {_PROFILES} calls: {sorted({name for name, _ in found})}"}
+    sums = [sum(taken[index : index + each]) for index in range(0, len(taken), each)]
+    plain_us = {"plain_us": (seconds - empty_seconds) * 1e6, "empty_us": empty_seconds * 1e6}
+    return {"kernel_us": statistics.median(sums), **plain_us}
+
+
+def _flushes(device: torch.device) -> torch.Tensor:
+    return torch.zeros(3 * torch.cuda.get_device_properties(device).L2_cache_size // 4, device=device)
+
+
+def _loop(calls: Iterator[Callable[[], object]], device: torch.device) -> tuple[float, float]:
+    """Seconds of a turn that calls after a flush and waits, and of one that only waits."""
+    flushes = _flushes(device)
     plain, empty = [], []
     for index in range(2 * (_WARM_UP + _PLAIN_CALLS)):
         call = next(calls) if index % 2 else list  # nothing
@@ -199,16 +270,7 @@ def _record(function: _Function, device: torch.device) -> dict[str, Any]:
         torch.cuda.synchronize()
         if index >= 2 * _WARM_UP:
             (plain if index % 2 else empty).append(time.perf_counter() - begin)
-    known = {name for name, _ in _kernels(flushes.sum)}
-    found = _kernels(lambda: (flushes.sum(), next(calls)()))
-    taken = [value for name, value in found if name not in known]
-    each = len(taken) // _PROFILES  # a kernel, and what a library sets to zero for it
-    if not taken or len(taken) % _PROFILES:
-        return {"problem": f"{len(taken)} kernels in {_PROFILES} calls: {sorted({name for name, _ in found})}"}
-    sums = [sum(taken[index : index + each]) for index in range(0, len(taken), each)]
-    seconds, empty_seconds = statistics.median(plain), statistics.median(empty)
-    plain_us = {"plain_us": (seconds - empty_seconds) * 1e6, "empty_us": empty_seconds * 1e6}
-    return {"kernel_us": statistics.median(sums), **plain_us}
+    return statistics.median(plain), statistics.median(empty)
 
 
 def _kernels(function: Callable[[], object]) -> list[tuple[str, float]]:
@@ -231,10 +293,8 @@ def main() -> None:
     for item in job["functions"]:
         if budget.is_spent:
             break
-        definition = parse_json(json.dumps(item["definition"]), Definition)
-        solution = parse_json(json.dumps(item["solution"]), Solution)
         try:
-            found[item["name"]] = _record(_Function(item["name"], definition, solution, item["axes"]), device)
+            found[item["name"]] = _record(_Function.from_plain(item), Path(job["root"]), device)
         except Exception as error:  # noqa: BLE001 the other functions are compared all the same
             found[item["name"]] = {"problem": f"{type(error).__name__}: {error}"}
         torch.cuda.empty_cache()

@@ -119,6 +119,8 @@ class Bench:
     """Evaluations in flight; None depends on the cores."""
     words: Sequence[str] = ()
     """Words that choose cases of `exploits`; all without any."""
+    solutions: Path = Path("solutions")
+    """Folder with the solutions of `real`."""
     traces: list[Trace] = attrs.field(factory=list)
     """All that the sections of this run have evaluated."""
     report: Report = attrs.field(default=attrs.Factory(lambda self: Report(self.out), takes_self=True))

@@ -7,7 +7,7 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
 ``repeat``
     The same latencies in three runs.
 ``cupti``
-    Linked latencies against CUPTI's kernel times in the same passes, for functions of one kernel.
+    Latencies against CUPTI's kernel times of cold calls, for functions of one kernel.
 ``uncertainty``
     The stated uncertainty of kernels of 2 to 1000 us, each evaluated several times.
 ``exploits``
@@ -34,7 +34,11 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
 ``steps``
     The judge's own time: calls and milliseconds of each step of an evaluation.
 
-The last seven run only where they are asked for.
+``real``
+    The solutions of others, in the folder ``--solutions``, with nothing and with everything compiled; their latencies
+    against the sum of CUPTI's kernel times, and their call latencies against a plain loop.
+
+The last eight run only where they are asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
-from cupti_agreement import cupti
+from cupti_agreement import cupti, real
 from fib_schema import TraceSet
 from gpu_autotuning import autotuned
 from gpu_further import devices, evaluators, faults, single, throughput
@@ -74,6 +78,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "devices": devices,
     "autotuned": autotuned,
     "steps": steps,
+    "real": real,
 }
 _BY_DEFAULT = tuple(SECTIONS)[:8]
 
@@ -88,6 +93,7 @@ def main() -> None:
         budget_seconds=options.budget,
         evaluations=options.count,
         words=options.only or (),
+        solutions=options.solutions,
         concurrency=options.concurrency,
     )
     environment = where_and_when(options.device)
@@ -112,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=1000, help="evaluations of `honest` at most")
     parser.add_argument("--concurrency", type=int, metavar="N", help="evaluations in flight; default: by the cores")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases of `exploits`: rows or parts of names")
+    parser.add_argument("--solutions", type=Path, default=Path("solutions"), help="folder of solutions, for `real`")
     parser.add_argument("--device", default="cuda:0", help="`cpu` tries the sections out with small work")
     return parser
 
