@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.transport.slots import call_bytes
+from fib_bench.transport.arenas import call_bytes
 from fib_schema import AxisConst, RandomInput, TraceSet, Workload
 
 SIZES = {

@@ -19,7 +19,7 @@ from fib_bench.selftest import choose, load_cases, run_selftest
 from fib_bench.selftest.cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from fib_bench.selftest.definitions import OPS
 from fib_bench.selftest.run import Outcome
-from fib_bench.transport.slots import call_bytes
+from fib_bench.transport.arenas import call_bytes
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload
 from gpu_report import Budget, Report, count, evaluation_extra, evidence_of, flags_of, plain, status_of, timing_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
-from fib_bench.transport.slots import call_bytes
+from fib_bench.transport.arenas import call_bytes
 from fib_compile.registry import reference_solution
 from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, Workload
 from gpu_session import spread, volume

@@ -11,9 +11,8 @@ from fib_bench.inputs.recipes import plan_recipes
 from fib_bench.inputs.redrawing import Structure
 from fib_bench.judge.prepare import needed_bytes
 from fib_bench.judge.prepared import fill, other_values
-from fib_bench.transport.arenas import GAP
+from fib_bench.transport.arenas import GAP, Slots, layout_of
 from fib_bench.transport.messages import TensorSlot
-from fib_bench.transport.slots import Slots, layout_of
 from fib_schema import Trace, TraceSet, format_json
 from fib_schema.strides import stated_strides
 

@@ -25,7 +25,7 @@ from ..evaluators.protocol import Observation, Verdict
 from ..secure_random import SECRET
 from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
-from ..transport.slots import CallLayout, Slots
+from ..transport.arenas import CallLayout, Slots
 from ..worker.client import ForkServerClient, Worker, WorkerLost
 from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files, seccomp_filters
 from .device import DeviceContext, lacks_memory

@@ -33,7 +33,7 @@ from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import work_of
-from ..transport.slots import CallLayout, call_bytes, layout_of
+from ..transport.arenas import CallLayout, call_bytes, layout_of
 from ..worker.client import WorkerLost
 from .device import DeviceContext, total_bytes
 from .functions import BoundFunction, Rejected

@@ -22,7 +22,7 @@ from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import Work
-from ..transport.slots import CallLayout
+from ..transport.arenas import CallLayout
 
 GENERATED = "generated"
 """The distribution of inputs as timed calls get them."""

@@ -4,6 +4,9 @@ The judge allocates an arena, a worker maps it. An arena holds equal *slots* one
 a slot holds the tensors of one call at aligned offsets. So everything that a worker needs travels
 as two handles, and nothing else lies beside it: CUDA exports whole allocations, and expected
 outputs must never be in one. On the CPU an arena is an anonymous memory file.
+
+Every call of a timed pass has a slot of its own, with its own addresses and values. Its outputs are poisoned
+before the pass and stay in place afterwards for the comparison.
 """
 
 from __future__ import annotations
@@ -15,18 +18,18 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import attrs
 import msgspec
 import torch
 from fib_compile.device import torch_dtype
-from fib_schema.strides import Strides, storage_elements
+from fib_schema import Definition, Workload
+from fib_schema.strides import Strides, normalized_strides, storage_elements, workload_strides
 
-from .messages import Layout, SharedMemory, TensorSlot
-
-if TYPE_CHECKING:
-    from ..inputs.generation import Value
+from ..checking.comparison import dtype_name
+from ..inputs.generation import Value
+from .messages import BASES, Argument, Bind, Layout, SharedMemory, TensorSlot
 
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGNMENT = 256  # the alignment of CUDA allocations, and more than any CPU vector needs
@@ -116,6 +119,39 @@ class CallLayout:
     def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
         """The output tensors in memory laid out like one slot, or like all of them."""
         return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
+
+
+def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
+    """Lay the inputs and outputs of a call out; scalars and absent inputs travel in the message."""
+    tensors = {name: _described(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
+    placed, input_bytes = place(list(tensors.values()))
+    inputs = dict(zip(tensors, placed, strict=True))
+    described: list[Argument] = [
+        inputs[name] if isinstance(value, torch.Tensor) else value for name, value in values.items()
+    ]
+    outputs, output_bytes = place(_output_layouts(definition, axes))
+    named = dict(zip(definition.outputs, outputs, strict=True))
+    return CallLayout(Layout(tuple(described), outputs), inputs, named, input_bytes, output_bytes)
+
+
+def _described(tensor: torch.Tensor) -> TensorSlot:
+    shape = tuple(tensor.shape)
+    return TensorSlot(dtype_name(tensor), shape, strides=normalized_strides(shape, tensor.stride()))
+
+
+def call_bytes(definition: Definition, workload: Workload) -> int:
+    """Bytes of the inputs and outputs of one call; `AxisError` or `InvalidField` if the workload is invalid."""
+    shapes, strides = definition.get_input_shapes(workload.axes), workload_strides(definition, workload)
+    items = zip(definition.inputs.items(), shapes, strict=True)
+    inputs = [TensorSlot(s.dtype, shape, 0, strides.get(name)) for (name, s), shape in items if shape is not None]
+    return place(inputs)[1] + place(_output_layouts(definition, workload.axes))[1]
+
+
+def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[TensorSlot]:
+    """A place for every output; a scalar's is a tensor of no dimension."""
+    shapes = definition.get_output_shapes(axes)
+    specs = definition.outputs.values()
+    return [TensorSlot(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
 
 
 class Arena:
@@ -210,6 +246,58 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
         _checked(driver.cuIpcCloseMemHandle(pointer))
 
     return Arena(_cuda_bytes(int(pointer), handle.size_bytes, device), handle, -1, release)
+
+
+class Slots:
+    """Slots for `count` calls, shared with one worker.
+
+    Functions that are compared read the same memory, because the addresses of inputs shift a latency by some percent:
+    `shares_inputs_with` has the inputs, and outlives these slots. Outputs are never shared.
+    """
+
+    def __init__(
+        self, layout: CallLayout, count: int, device: torch.device, shares_inputs_with: Slots | None = None
+    ) -> None:
+        self.layout = layout
+        self.count = count
+        self._owns_inputs = shares_inputs_with is None
+        shared = None if shares_inputs_with is None else shares_inputs_with._input_arena  # noqa: SLF001
+        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * (count + BASES), device)
+        try:
+            self._output_arena = Arena.allocate(layout.output_bytes * count, device)
+        except BaseException:
+            if self._owns_inputs:
+                self._input_arena.close()
+            raise
+        inputs = self._input_arena.slots(count + BASES)[:, : layout.input_bytes]
+        self.inputs = inputs[:count]
+        """``[count, bytes]``"""
+        self.base = inputs[count]
+        """``[bytes]``: the values that the generator of timed calls changes."""
+        self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
+        """``[count, bytes]``"""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def message(self) -> Bind:
+        """The request that has a worker map them."""
+        return Bind(self.layout.message, self.count, self._input_arena.handle, self._output_arena.handle)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The file descriptors that travel with the message."""
+        return self._input_arena.descriptors + self._output_arena.descriptors
+
+    def close(self) -> None:
+        """Give the memory back; the worker must have let go of it, or be gone."""
+        self._output_arena.close()
+        if self._owns_inputs:
+            self._input_arena.close()
 
 
 def release_unused(device: torch.device, most_bytes: int) -> None:
