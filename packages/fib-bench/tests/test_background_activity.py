@@ -44,8 +44,8 @@ def observe(monkeypatch):
     def observe(*schedule, waited=lambda _: {}):
         machine = FakeMachine(*schedule)
         monkeypatch.setattr(functions, "time", machine)
-        worker = SimpleNamespace(usage=lambda: (machine.used(), waited(machine)))
-        return BackgroundActivity(worker), machine
+        monkeypatch.setattr(functions, "usage", lambda *_, **__: (machine.used(), waited(machine)))
+        return BackgroundActivity(SimpleNamespace(pid=1, server=SimpleNamespace(processes=(), workers=()))), machine
 
     return observe
 

@@ -27,7 +27,14 @@ from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
 from ..transport.arenas import CallLayout, Slots
 from ..worker.client import ForkServerClient, Worker, WorkerLost
-from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files, seccomp_filters
+from ..worker.outside_checks import (
+    NotPermitted,
+    memory_digest,
+    modified_text,
+    open_memory_files,
+    seccomp_filters,
+    usage,
+)
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
@@ -491,7 +498,9 @@ class BackgroundActivity:
         return used / taken, after
 
     def _usage(self) -> _Usage:
-        return _Usage(time.monotonic(), *self._worker.usage())
+        server = self._worker.server
+        found = usage(self._worker.pid, *server.processes, without=server.workers)
+        return _Usage(time.monotonic(), *found)
 
 
 @attrs.frozen

@@ -32,7 +32,6 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .outside_checks import usage
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
@@ -94,7 +93,7 @@ class Worker:
     def __init__(
         self, server: ForkServerClient, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
     ) -> None:
-        self.pid, self._server = pid, server
+        self.pid, self.server = pid, server
         self.isolation: Isolation | None = None
         self._handle: int | None = None
         with suppress(ProcessLookupError):  # it may have ended
@@ -121,15 +120,11 @@ class Worker:
     @property
     def is_closed(self) -> bool:
         """Whether it has ended."""
-        return self._is_closed or self._has_ended or self._server.has_ended
+        return self._is_closed or self._has_ended or self.server.has_ended
 
     @property
     def _has_ended(self) -> bool:
-        return self.pid in self._server.exits
-
-    def usage(self) -> tuple[float, dict[str, int]]:
-        """The use of processors by it, its descendants, and processes that have left a worker, maybe this one."""
-        return usage(self.pid, *self._server.processes, without=self._server.workers)
+        return self.pid in self.server.exits
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -179,17 +174,17 @@ class Worker:
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
-        if not self._server.has_ended:
+        if not self.server.has_ended:
             self._wait(0.0)
         return self.is_closed or bool(self._replies)
 
     def confirm(self) -> None:
         """Check that the worker runs, and the server too, which kills what a worker leaves; raises like `request`."""
-        self._server.ping()
+        self.server.ping()
         self._raise_if_closed()
 
     def _raise_if_closed(self) -> None:
-        self._server.raise_if_ended()
+        self.server.raise_if_ended()
         if self.is_closed:
             lost = WorkerLost(self._end_in_words())
             if lost.is_killed and self.is_of_harness:
@@ -209,7 +204,7 @@ class Worker:
         """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""
         if not self.is_closed and not self._is_killed:  # later its number may have gone to another worker
             with suppress(ChannelClosed, OSError):  # of the server, which `close` finds out
-                send(self._server.channel, messages.Kill(self.pid))
+                send(self.server.channel, messages.Kill(self.pid))
                 self._is_killed = True
 
     def close(self, *, unless: Connection | None = None) -> bool:
@@ -232,24 +227,24 @@ class Worker:
         self._is_closed = True
         self._channel.close()
         os.close(self._output)
-        self._server.exits.pop(self.pid, None)
-        self._server.workers.discard(self.pid)
+        self.server.exits.pop(self.pid, None)
+        self.server.workers.discard(self.pid)
         self._folder.remove()
         return True
 
     def _await_end(self, unless: Connection | None) -> bool:
         """Wait until the server reports that all have ended; returns whether no message to `unless` came first."""
         end = time.monotonic() + _EXIT_SECONDS
-        sources = [source for source in (self._server.channel, unless) if source is not None]
+        sources = [source for source in (self.server.channel, unless) if source is not None]
         try:
             while not self.is_closed and (left := end - time.monotonic()) > 0:
                 ready = wait(sources, left)
                 if unless in ready:
                     return False
                 if ready:
-                    self._server.read_reports()
+                    self.server.read_reports()
         except (ChannelClosed, ProtocolError, OSError):
-            self._server.close()  # takes every worker with it
+            self.server.close()  # takes every worker with it
         return True
 
     def _wait_for_end(self, seconds: float) -> None:
@@ -275,7 +270,7 @@ class Worker:
         self._wait_for_end(_STACK_SECONDS)
 
     def _end_in_words(self) -> str:
-        ended = self._server.exits.get(self.pid)
+        ended = self.server.exits.get(self.pid)
         if ended is None:
             return self._reason_to_kill or "the worker has ended"
         if reason := ended.reason or self._reason_to_kill:
@@ -321,9 +316,9 @@ class Worker:
 
     def _read_reports(self) -> None:
         try:
-            self._server.read_reports()
+            self.server.read_reports()
         except (ChannelClosed, ProtocolError) as error:
-            self._server.close()
+            self.server.close()
             raise WorkerPoolFailed(_SERVER_DIED) from error
 
 
@@ -347,6 +342,8 @@ class ForkServerClient:
         """Whether it has died or was stopped: its workers have ended without a report, and it starts no others."""
         self.channel: socket.socket
         """The socket on which the server reports ends of workers."""
+        self.processes: tuple[int, ...] = ()
+        """The server while it runs. Its children are `workers`, and processes that have left one of them."""
         self.workers: set[int] = set()
         self.exits: dict[int, messages.Exited] = {}
         """Reports of the ends of workers, by process."""
@@ -379,6 +376,7 @@ class ForkServerClient:
                 env=server_environment(self._device),
                 start_new_session=True,
             )
+        self.processes = (self._process.pid,)
         self._receiver = Receiver(self.channel, messages.ServerReply, MAX_REPLY_BYTES)
 
     def start(self) -> None:
@@ -446,7 +444,7 @@ class ForkServerClient:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process = None
+        self._process, self.processes = None, ()
         self.has_ended = True
 
     def raise_if_ended(self) -> None:
@@ -465,11 +463,6 @@ class ForkServerClient:
                     self.exits[pid] = message
                 case messages.Pong():
                     self._has_answered = True
-
-    @property
-    def processes(self) -> list[int]:
-        """The server, unless it was stopped. Its children are `workers`, and processes that have left one of them."""
-        return [] if self._process is None else [self._process.pid]
 
 
 def server_environment(device: str) -> dict[str, str]:
