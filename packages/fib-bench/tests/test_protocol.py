@@ -59,7 +59,7 @@ def test_descriptors_travel_with_a_message(pair):
     left, right = pair
     receiver = Receiver(right, WorkerRequest, 1 << 20, max_descriptors=2)
     read_end, write_end = os.pipe()
-    send(left, Release(), (read_end, write_end))
+    send(left, Release(), descriptors=(read_end, write_end))
     os.close(read_end)
     os.close(write_end)
     receiver.receive()
@@ -75,7 +75,7 @@ def test_a_message_that_no_buffer_holds_arrives_with_its_descriptors(pair):
     receiver = Receiver(right, WorkerRequest, 64 << 20, max_descriptors=1)
     message = Build("cpu", "x" * (32 << 20), None)
     with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(send, left, message, (left.fileno(),))
+        sent = pool.submit(send, left, message, descriptors=(left.fileno(),))
         assert receiver.receive() == message
         sent.result()
     os.close(*receiver.take_descriptors(1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 import random
 import statistics
@@ -116,8 +115,7 @@ class _Bench:
             taken = run(native.SOLUTION)
             nothing += taken[::2] if len(taken) > _CALLS else self.run_captured(native.NOTHING)
             calls += taken[1::2] if len(taken) > _CALLS else taken
-        error = math.hypot(median_error(calls), median_error(nothing))
-        return (statistics.median(calls) - statistics.median(nothing)) / 1e6, error / 1e6
+        return (statistics.median(calls) - statistics.median(nothing)) / 1e6, median_error(calls, nothing) / 1e6
 
     def can_capture(self) -> bool:
         """Capture the calls, if that is possible."""

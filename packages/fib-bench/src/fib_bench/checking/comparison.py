@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -566,9 +566,8 @@ def with_blind_spots(check: _Checked, expected: torch.Tensor, inputs: Mapping[st
     return _try_out(check, list(_given(inputs, expected)) if check.extent.count else [], expected)
 
 
-def insensitive_to_all(checks: Iterable[OutputCheck]) -> tuple[str, ...]:
+def insensitive_to_all(checks: Collection[OutputCheck]) -> tuple[str, ...]:
     """Wrong answers that pass a check of this output and fail none, whatever the input distribution."""
-    checks = list(checks)
     passing = dict.fromkeys(probe for check in checks for probe in check.insensitive_to)
     rejected = {probe for check in checks for probe in check.rejects}
     return tuple(probe for probe in passing if probe not in rejected)

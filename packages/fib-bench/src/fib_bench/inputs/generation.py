@@ -245,12 +245,13 @@ def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
         for name in given:
             if name not in known:
                 raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")
-    for axis, size in definition.const_axes.items():
+    constant, variable = definition.const_axes, definition.var_axes
+    for axis, size in constant.items():
         if workload.axes.get(axis, size) != size:
             raise SynthesisError(f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload")
-    if missing := [axis for axis in definition.var_axes if axis not in workload.axes]:
+    if missing := [axis for axis in variable if axis not in workload.axes]:
         raise SynthesisError(f"the workload gives no value for axis {missing[0]!r}")
-    return definition.const_axes | {axis: workload.axes[axis] for axis in definition.var_axes}
+    return constant | {axis: workload.axes[axis] for axis in variable}
 
 
 def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synthesize_missing: bool) -> list[str]:

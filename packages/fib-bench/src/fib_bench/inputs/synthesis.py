@@ -468,7 +468,7 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
         return ("bool",)
     if spec.dtype in {DType.INT8, DType.UINT8}:
         return "integer", str(spec.dtype)
-    return ("integer",) if spec.is_integer else ("float",)
+    return ("float",) if "float" in spec.dtype else ("integer",)
 
 
 def synthesis_order(definition: Definition, names: Iterable[str]) -> list[str]:
@@ -619,7 +619,7 @@ def is_distributable(definition: Definition, name: str) -> bool:
 
 def is_sampler(definition: Definition) -> bool:
     """Return whether a reference draws random numbers and returns only integers."""
-    return all(out.is_integer for out in definition.outputs.values()) and bool(_DRAWS & calls_in(definition.reference))
+    return bool(_DRAWS & calls_in(definition.reference)) and all(out.is_integer for out in definition.outputs.values())
 
 
 @cache

@@ -231,7 +231,7 @@ class PreparedWorkload:
         """The flags of outputs for which wrong answers pass on all input sets, that of another set among them."""
         flags = []
         for name in self.trials[0].check.parts:
-            passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
+            passing = insensitive_to_all([item.check.parts[name] for item in self.trials])
             if ZEROS not in passing and self._ignores_inputs(name):
                 passing = (*passing, OTHER_INPUTS)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]

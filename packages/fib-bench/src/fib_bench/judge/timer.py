@@ -107,7 +107,7 @@ class _Series:
     @property
     def sampling_error_ns(self) -> float:
         """Half the 95 % interval of the latency in this process."""
-        return math.hypot(median_error(self.calls), median_error(self.nothing))
+        return median_error(self.calls, self.nothing)
 
     @property
     def error_ns(self) -> float:
@@ -175,8 +175,8 @@ class Timer:
 
     def _load_code(self) -> None:
         for launch, order in self._wanted:
-            if order not in self._paired:
-                self._load(native.NOTHING, order, self._launch_of_nothing)
+            if self._is_cuda and order not in self._paired:
+                self._load(native.NOTHING, order, Launch.DEVICE)
             self._load(native.SOLUTION, order, launch)
         if self.passes.reads:
             self._confirm_reads(self.passes.reads)
@@ -484,7 +484,7 @@ class Baselines:
 
     def close(self) -> None:
         """End the workers."""
-        end_all(function.worker for function in self._workers.values())
+        end_all([function.worker for function in self._workers.values()])
         self._workers = {}
         self._definition = None
 

@@ -27,12 +27,16 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[-1 - rank]
 
 
-def median_error(samples: Sequence[float]) -> float:
-    """Half the 95 % interval of the median, from the quartiles, as if the samples were normally distributed.
+def median_error(*series: Sequence[float]) -> float:
+    """Half the 95 % interval of the median, or of the difference of two, as if the samples were normally distributed.
 
-    Unlike `median_interval` this is narrow for few samples, and a single outlier does not widen it. The range of fewer
-    than four samples counts.
+    Unlike `median_interval` this is narrow for few samples, and a single outlier does not widen it: the quartiles
+    count, or the range of fewer than four samples.
     """
+    return math.hypot(*map(_median_error, series))
+
+
+def _median_error(samples: Sequence[float]) -> float:
     ordered = sorted(samples)
     count = len(ordered)
     if count < 4:

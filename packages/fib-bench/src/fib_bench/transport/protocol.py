@@ -30,15 +30,15 @@ class ChannelClosed(Exception):
     """The other side has closed the connection."""
 
 
-def send(channel: socket.socket, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with file descriptors; `ChannelClosed` if the other side is gone."""
-    body = msgspec.msgpack.encode(message)
-    frame = memoryview(_LENGTH.pack(len(body)) + body)  # at once: the other side wakes up for a whole message
+def send(channel: socket.socket, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+    """Send messages with file descriptors; `ChannelClosed` if the other side is gone."""
+    bodies = map(msgspec.msgpack.encode, messages)
+    frames = memoryview(b"".join(_LENGTH.pack(len(body)) + body for body in bodies))  # at once: the other side wakes up
     try:
         if descriptors:
-            frame = frame[socket.send_fds(channel, [frame], list(descriptors)) :]
-        if frame:
-            channel.sendall(frame)
+            frames = frames[socket.send_fds(channel, [frames], list(descriptors)) :]
+        if frames:
+            channel.sendall(frames)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ChannelClosed(str(error)) from error
 

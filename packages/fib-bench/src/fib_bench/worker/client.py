@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -134,22 +134,21 @@ class Worker:
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
         """
-        self.post(message, descriptors)
+        self.post(message, descriptors=descriptors)
         return self.answer(seconds)
 
-    def request_each(self, messages: Sequence[msgspec.Struct], *, seconds: float, most_seconds: float) -> list[object]:
-        """Send requests ahead and wait for their answers, for all of them `most_seconds`; raises like `request`."""
-        for message in messages:
-            self.post(message)
+    def request_each(self, requests: Sequence[msgspec.Struct], *, seconds: float, most_seconds: float) -> list[object]:
+        """Send requests at once and wait for their answers, for all of them `most_seconds`; raises like `request`."""
+        self.post(*requests)
         end = time.monotonic() + most_seconds
-        return [self.answer(max(min(seconds, end - time.monotonic()), 0.0)) for _ in messages]
+        return [self.answer(max(min(seconds, end - time.monotonic()), 0.0)) for _ in requests]
 
-    def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a request; `answer` waits for the reply. Raises like `request`."""
+    def post(self, *requests: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        """Send requests; `answer` waits for the reply to each. Raises like `request`."""
         self._raise_if_closed()
-        self._may_compile = isinstance(message, messages.Call) and message.is_first
+        self._may_compile = any(isinstance(each, messages.Call) and each.is_first for each in requests)
         try:
-            send(self._channel, message, descriptors)
+            send(self._channel, *requests, descriptors=descriptors)
         except ChannelClosed as error:
             self._end_silent_worker()
             self._raise_if_closed()
@@ -322,9 +321,8 @@ class Worker:
             raise WorkerPoolFailed(_SERVER_DIED) from error
 
 
-def end_all(workers: Iterable[Worker]) -> None:
+def end_all(workers: Collection[Worker]) -> None:
     """Close workers, which end at the same time."""
-    workers = list(workers)
     for worker in workers:
         worker.kill()
     for worker in workers:
@@ -402,7 +400,7 @@ class ForkServerClient:
         with suppress(PermissionError):  # the user has many pipes: what prints much is slower
             fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
-            send(self.channel, messages.Spawn(str(folder.path)), (theirs.fileno(), write_end))
+            send(self.channel, messages.Spawn(str(folder.path)), descriptors=(theirs.fileno(), write_end))
             while not self._spawned:
                 if not is_readable(self.channel, _SPAWN_SECONDS):
                     raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
