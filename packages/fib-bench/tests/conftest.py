@@ -114,7 +114,7 @@ def slow_clock(monkeypatch):
 
     It runs slowly again until the worker has told its stack, unless that "hangs silently".
     """
-    answer, ask_for_stack, keep, monotonic = Worker.answer, Worker._ask_for_stack, KeptOutput.add, time.monotonic
+    receive, ask_for_stack, keep, monotonic = Worker._receive, Worker._ask_for_stack, KeptOutput.add, time.monotonic
     now, read, pace, is_silent = 0.0, monotonic(), _SLOWLY, False
 
     def passing():
@@ -135,11 +135,11 @@ def slow_clock(monkeypatch):
             turn(1.0)
         keep(self, data)
 
-    def answers(self, seconds):
+    def receives(self, seconds):
         nonlocal is_silent
         is_silent = False
         turn(_SLOWLY)
-        return answer(self, seconds)
+        return receive(self, seconds)
 
     def asks_for_stack(self):
         if not is_silent:
@@ -147,7 +147,7 @@ def slow_clock(monkeypatch):
         ask_for_stack(self)
 
     monkeypatch.setattr(KeptOutput, "add", add)
-    monkeypatch.setattr(Worker, "answer", answers)
+    monkeypatch.setattr(Worker, "_receive", receives)
     monkeypatch.setattr(Worker, "_ask_for_stack", asks_for_stack)
     monkeypatch.setattr("fib_bench.worker.client.time", SimpleNamespace(monotonic=passing))
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from fib_bench.judge import functions
-from fib_bench.judge.functions import BackgroundActivity, Rejected
+from fib_bench.judge.functions import BackgroundActivity
+from fib_bench.worker.client import Rejected
 from fib_bench.worker.outside_checks import cpu_seconds, descendants
 from fib_schema import EvaluationStatus
 

@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.sandbox.environment import readable_paths
-from fib_bench.transport.messages import Build, Failed
+from fib_bench.transport.messages import Build, Built
 from fib_bench.worker import fork_server
-from fib_bench.worker.client import ForkServerClient, KeptOutput, WorkerLost, server_environment
+from fib_bench.worker.client import ForkServerClient, KeptOutput, Rejected, WorkerLost, server_environment
 from fib_schema import format_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ class TestKeptOutput:
 
 
 def test_what_was_printed_is_told_once(worker, build):
-    worker.request(build("print('hello')\ndef run(x): pass"), seconds=60)
+    worker.request(build("print('hello')\ndef run(x): pass"), Built, seconds=60)
     assert worker.printed() == "hello\n"
     assert worker.printed() == ""
 
@@ -69,14 +69,14 @@ def test_what_was_printed_is_told_once(worker, build):
 def test_a_worker_that_ends_is_lost_with_the_reason_and_stays_so(worker, build):
     for _ in range(2):
         with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
-            worker.request(build("import os\nprint('last words')\nos._exit(9)"), seconds=60)
+            worker.request(build("import os\nprint('last words')\nos._exit(9)"), Built, seconds=60)
         assert not caught.value.is_timeout
     assert "last words" in worker.printed()
 
 
 def test_a_worker_that_overstays_is_killed(worker, build):
     with pytest.raises(WorkerLost, match=r"no answer within 0\.2 s") as caught:
-        worker.request(build("while True: pass"), seconds=0.2)
+        worker.request(build("while True: pass"), Built, seconds=0.2)
     assert caught.value.is_timeout
 
 
@@ -96,9 +96,9 @@ def test_workers_run_side_by_side(server, build):
     with server.spawn() as first, server.spawn() as second:
         assert first.pid != second.pid
         for worker in (second, first):
-            reply = worker.request(build("import nothing_of_this_name"), seconds=60)
-            assert isinstance(reply, Failed)
-            assert reply.kind == "build"
+            with pytest.raises(Rejected) as caught:
+                worker.request(build("import nothing_of_this_name"), Built, seconds=60)
+            assert caught.value.status == "COMPILE_ERROR"
 
 
 def test_a_server_that_died_is_an_error_of_the_harness_wherever_it_is_noticed(build):
@@ -107,7 +107,7 @@ def test_a_server_that_died_is_an_error_of_the_harness_wherever_it_is_noticed(bu
         os.kill(server._process.pid, signal.SIGKILL)
         for worker in (asked, idle):
             with pytest.raises(WorkerPoolFailed, match="it died, and its workers with it"):
-                worker.request(build("while True: pass"), seconds=60)
+                worker.request(build("while True: pass"), Built, seconds=60)
             assert worker.is_closed
         with pytest.raises(WorkerPoolFailed, match="it died, and its workers with it"):
             server.spawn()

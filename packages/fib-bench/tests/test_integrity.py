@@ -3,8 +3,9 @@
 from contextlib import ExitStack
 
 import pytest
-from fib_bench.judge.functions import Rejected, check_code
+from fib_bench.judge.functions import check_code
 from fib_bench.transport.messages import Build, Built
+from fib_bench.worker.client import Rejected
 from fib_schema import EvaluationStatus, format_json
 
 from .samples import DOUBLE, make_solution
@@ -29,8 +30,7 @@ def load(server):
 
         def loaded(code):
             worker = stack.enter_context(server.spawn())
-            reply = worker.request(Build("cpu", format_json(DOUBLE), format_json(make_solution(code))), seconds=60)
-            assert isinstance(reply, Built), reply
+            worker.request(Build("cpu", format_json(DOUBLE), format_json(make_solution(code))), Built, seconds=60)
             return worker
 
         yield loaded

@@ -26,8 +26,8 @@ from fib_bench.sandbox.policy import MEASURES, confine_files, isolate, limit_fro
 from fib_bench.sandbox.processes import require_other_user, reserve_uid, wanted_namespaces, why_not
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.syscalls import enter_namespaces, mount_empty_memory
-from fib_bench.transport.messages import Build, Built, Failed
-from fib_bench.worker.client import ForkServerClient
+from fib_bench.transport.messages import Build, Built
+from fib_bench.worker.client import ForkServerClient, Rejected
 from fib_schema import Definition, EvaluationStatus, SupportedBindings, format_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ def isolation(server):
     """Properties of the workers of the shared server."""
     definition = Definition("d", "elementwise", {}, {}, {}, "def run(): pass\n")
     with server.spawn() as worker:
-        assert isinstance(worker.request(Build("cpu", format_json(definition), None), seconds=60), Built)
+        worker.request(Build("cpu", format_json(definition), None), Built, seconds=60)
         assert worker.isolation is not None
         return worker.isolation
 
@@ -84,11 +84,10 @@ def attempts(server):
             )
             + "raise ValueError(f'<<{found}>>')\n"
         )
-        with server.spawn() as worker:
-            reply = worker.request(build_request("cpu", DOUBLE, make_solution(code)), seconds=60)
-        assert isinstance(reply, Failed)
-        answers = re.findall(r"ValueError: <<({.*?})>>", reply.detail, re.DOTALL)
-        assert answers, reply
+        with server.spawn() as worker, pytest.raises(Rejected) as caught:
+            worker.request(build_request("cpu", DOUBLE, make_solution(code)), Built, seconds=60)
+        answers = re.findall(r"ValueError: <<({.*?})>>", caught.value.message, re.DOTALL)
+        assert answers, caught.value
         return ast.literal_eval(answers[-1])
 
     return run
@@ -195,7 +194,8 @@ class TestFiles:
         code = f"raise ValueError(open('{tmp_path}/data/secret').read())"
         with ForkServerClient("cpu", hidden) as server, server.spawn() as worker:
             request = Build("cpu", format_json(DOUBLE), format_json(make_solution(code)))
-            assert "PermissionError" in repr(worker.request(request, seconds=60))
+            with pytest.raises(Rejected, match="PermissionError"):
+                worker.request(request, Built, seconds=60)
 
     def test_shared_memory_of_others_is_hidden_and_its_own_ends_with_it(self, attempt):
         if not _can_mount():

@@ -9,9 +9,9 @@ import torch
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.judge import evaluate
 from fib_bench.judge.evaluate import SolutionRun
-from fib_bench.judge.functions import BoundFunction, FunctionWorker, Rejected
+from fib_bench.judge.functions import BoundFunction, FunctionWorker
 from fib_bench.transport.messages import Build
-from fib_bench.worker.client import Worker
+from fib_bench.worker.client import Rejected, Worker
 from fib_schema import Evaluation, EvaluationStatus
 
 from .samples import DOUBLE, GOOD, make_solution, make_workload

@@ -11,12 +11,11 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.judge import timer as timer_module
-from fib_bench.judge.functions import Rejected
 from fib_bench.judge.passes import Launch, Order, TimedPass, is_paired, reported_lines
 from fib_bench.judge.timer import Timer
 from fib_bench.timing.handshake import native
 from fib_bench.transport.messages import Warm
-from fib_bench.worker.client import WorkerLost
+from fib_bench.worker.client import Rejected, WorkerLost
 from fib_schema import EvaluationStatus
 
 CALLS = 16

@@ -9,9 +9,10 @@ import pytest
 import torch
 from fib_bench.checking.precision import LOW_PRECISION, relative_errors
 from fib_bench.judge.device import DeviceContext
-from fib_bench.judge.functions import BoundFunction, NotCapturable, Rejected
+from fib_bench.judge.functions import BoundFunction
 from fib_bench.judge.passes import MIN_VERIFIED, Sample, TimedPass, Verification
 from fib_bench.judge.prepared import PreparedWorkload
+from fib_bench.worker.client import NotCapturable, Rejected
 from fib_schema import EvaluationStatus
 
 from .samples import DOUBLE, make_workload

@@ -51,7 +51,7 @@ from ..temporary_folders import raise_if_disk_full
 from ..timing.handshake import native
 from ..timing.work import theoretical_peaks
 from ..transport.arenas import release_unused
-from ..worker.client import ForkServerClient, WorkerLost
+from ..worker.client import ForkServerClient, NotCapturable, Rejected, WorkerLost
 from .device import (
     DeviceContext,
     available_bytes,
@@ -67,8 +67,6 @@ from .functions import (
     BackgroundActivity,
     BoundFunction,
     FunctionWorker,
-    NotCapturable,
-    Rejected,
     build_request,
     check_code,
 )

@@ -26,7 +26,7 @@ from ..secure_random import SECRET
 from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
 from ..transport.arenas import CallLayout, Slots
-from ..worker.client import ForkServerClient, Worker, WorkerLost
+from ..worker.client import ForkServerClient, Rejected, Worker, WorkerLost
 from ..worker.outside_checks import (
     NotPermitted,
     memory_digest,
@@ -38,16 +38,6 @@ from ..worker.outside_checks import (
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
-_MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
-_STATUS_OF_FAILURE = {
-    "build": EvaluationStatus.COMPILE_ERROR,
-    "shape": EvaluationStatus.INCORRECT_SHAPE,
-    "dtype": EvaluationStatus.INCORRECT_DTYPE,
-    "lazy": EvaluationStatus.REWARD_HACK,
-    "stream": EvaluationStatus.INCORRECT_NUMERICAL,
-    "tampered": EvaluationStatus.REWARD_HACK,
-}
-"""The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""
 _LOOK_SECONDS = 0.003
 _SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
 _IDLE_CORES = 0.25
@@ -62,36 +52,6 @@ _MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance:
 _SEEN_BY_SETUP = "setup() gets other floating values than run(), and must not compute with them"
 _HIDDEN_FROM_SETUP = "setup() saw other integers: an output depends on them alone"
 R = TypeVar("R")
-
-
-class Rejected(Exception):
-    """A solution's evaluation has ended without success."""
-
-    def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
-        super().__init__(message)
-        self.status, self.message, self.comparisons = status, message, tuple(comparisons)
-
-
-class NotCapturable(Exception):
-    """The function must be timed without CUDA graphs, in a fresh worker."""
-
-
-def check_reply(reply: object, request: messages.WorkerRequest, answer: type[R]) -> R:
-    """Return the reply to a request if it is of the expected type.
-
-    Raises:
-        Rejected: The worker reports a failure of the solution.
-        NotCapturable: It cannot capture the function.
-        WorkerLost: It answers something else.
-    """
-    if isinstance(reply, messages.Failed) and reply.kind != "capture":
-        status = _STATUS_OF_FAILURE.get(reply.kind, EvaluationStatus.RUNTIME_ERROR)
-        raise Rejected(status, reply.detail[:_MAX_REASON])
-    if isinstance(reply, messages.Failed) and isinstance(request, messages.ComposePass):
-        raise NotCapturable(reply.detail[:_MAX_REASON])
-    if not isinstance(reply, answer):
-        raise WorkerLost(f"the worker answered {type(request).__name__} with {reply!r:.200}", is_forgery=True)
-    return reply
 
 
 class FunctionWorker:
@@ -155,7 +115,7 @@ class FunctionWorker:
             self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
 
     def _ask(self, request: messages.WorkerRequest, answer: type[R]) -> R:
-        return check_reply(self.worker.request(request, seconds=self.context.begin_request()), request, answer)
+        return self.worker.request(request, answer, seconds=self.context.begin_request())
 
     def _open_device(self) -> None:
         """Record the digest of the native module's table before a solution is loaded."""
@@ -247,9 +207,9 @@ class BoundFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker, with file descriptors, and return its reply; raises like `check_reply`."""
+        """Send a request to the worker, with file descriptors, and return its reply; raises like `Worker.request`."""
         seconds = self.context.begin_request() + extra_seconds
-        return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
+        return self.worker.request(request, reply, descriptors, seconds=seconds)
 
     # -- single calls ----------------------------------------------------------------------------
 
@@ -280,9 +240,9 @@ class BoundFunction:
             self._call_first(slots.start)
         else:
             seconds, most_seconds = self.context.begin_request(), self.context.timeout_seconds
-            replies = self.worker.request_each(requests, seconds=seconds, most_seconds=most_seconds)
+            replies = self.worker.request_each(requests, messages.Called, seconds=seconds, most_seconds=most_seconds)
             for request, reply in zip(requests, replies, strict=True):
-                if check_reply(reply, request, messages.Called).untuned:
+                if reply.untuned:
                     self._call_first(request.slot)
         outputs = self.slots.outputs[slots].clone()  # later writes do not count
         self.check_inputs(slots, inputs)

@@ -38,9 +38,9 @@ from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
-from ..worker.client import WorkerLost
+from ..worker.client import NotCapturable, Rejected, WorkerLost
 from ..worker.outside_checks import cpu_seconds
-from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply
+from .functions import BoundFunction, InputsChanged
 from .prepared import GENERATED, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.25  # without an answer, after which the judge looks whether the worker lives
@@ -288,8 +288,7 @@ class Passes:
         Returns whether the worker had to look whether its device has failed.
         """
         worker, context = self._function.worker, self._function.context
-        on_device, request = launch is Launch.DEVICE, RunCalls(native.NOTHING, False, 0)
-        address = ctypes.addressof(self._mailbox)
+        on_device, address = launch is Launch.DEVICE, ctypes.addressof(self._mailbox)
         call, has_answered, is_asked = 0, False, False
         begin = since = time.monotonic()
         while not self._module.run_clock(
@@ -298,12 +297,12 @@ class Passes:
             if clock.call != call:
                 call, since = clock.call, time.monotonic()
             if has_answered:  # before the last look at the mailbox
-                check_reply(worker.answer(seconds), request, Done)
+                worker.answer(Done, seconds)
                 problem = "the worker answered before all calls of a pass had ended"
                 raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
             if on_device and not is_asked and time.monotonic() - since > _STALL_SECONDS:
-                worker.post(request)  # a device that has failed is known at once
+                worker.post(RunCalls(native.NOTHING, False, 0))  # a device that has failed is known at once
                 is_asked = True
             if time.monotonic() - since > seconds:
                 worker.close()
@@ -313,7 +312,7 @@ class Passes:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
         if is_asked or not on_device:
-            check_reply(worker.answer(seconds), request, Done)
+            worker.answer(Done, seconds)
         return is_asked
 
     # -- what the calls must have read and written ---------------------------------------------------

@@ -34,9 +34,9 @@ from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import work_of
 from ..transport.arenas import CallLayout, call_bytes, layout_of
-from ..worker.client import WorkerLost
+from ..worker.client import Rejected, WorkerLost
 from .device import DeviceContext, total_bytes
-from .functions import BoundFunction, Rejected
+from .functions import BoundFunction
 from .prepared import (
     GENERATED,
     MOVED,

@@ -20,8 +20,8 @@ from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..sandbox.model import Isolation
 from ..timing.work import speed_fields
-from ..worker.client import Worker, WorkerLost
-from .functions import BoundFunction, Rejected
+from ..worker.client import Rejected, Worker, WorkerLost
+from .functions import BoundFunction
 from .prepared import PreparedWorkload
 from .timer import BASELINE, REFERENCE, Interleaved
 

@@ -30,15 +30,13 @@ from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.measurement import Measurement, median_error
 from ..transport.messages import Warm, WarmUp
-from ..worker.client import ForkServerClient, Worker, WorkerLost, end_all
+from ..worker.client import ForkServerClient, NotCapturable, Rejected, Worker, WorkerLost, end_all
 from .device import DeviceContext
 from .functions import (
     BackgroundActivity,
     BoundFunction,
     FunctionWorker,
     InputsChanged,
-    NotCapturable,
-    Rejected,
     build_request,
 )
 from .passes import MIN_VERIFIED, Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired

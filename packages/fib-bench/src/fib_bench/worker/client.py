@@ -20,11 +20,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
-from fib_schema import get_fib_cache_path
+from fib_schema import EvaluationStatus, get_fib_cache_path
 
 from ..errors import WorkerPoolFailed
 from ..sandbox.model import LIMIT_VARIABLE, Isolation
@@ -32,6 +32,9 @@ from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
+
+if TYPE_CHECKING:
+    from ..checking.comparison import Comparison
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
@@ -49,6 +52,29 @@ _INHERITED = frozenset({
 _OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
 _MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
 _PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
+_MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
+_STATUS_OF_FAILURE = {
+    "build": EvaluationStatus.COMPILE_ERROR,
+    "shape": EvaluationStatus.INCORRECT_SHAPE,
+    "dtype": EvaluationStatus.INCORRECT_DTYPE,
+    "lazy": EvaluationStatus.REWARD_HACK,
+    "stream": EvaluationStatus.INCORRECT_NUMERICAL,
+    "tampered": EvaluationStatus.REWARD_HACK,
+}
+"""The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""
+R = TypeVar("R")
+
+
+class Rejected(Exception):
+    """A solution's evaluation has ended without success."""
+
+    def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
+        super().__init__(message)
+        self.status, self.message, self.comparisons = status, message, tuple(comparisons)
+
+
+class NotCapturable(Exception):
+    """The function must be timed without CUDA graphs, in a fresh worker."""
 
 
 class WorkerLost(Exception):
@@ -104,7 +130,8 @@ class Worker:
         self._printed = KeptOutput()
         self._sources: dict[Any, Any] = {channel: self._read_replies, output: self._read_output}
         self._sources[server.channel] = self._read_reports
-        self._is_closed = self._is_killed = self._may_compile = False
+        self._is_closed = self._is_killed = False
+        self._asked: msgspec.Struct
         self._reason_to_kill = ""
         self.is_of_harness = False
         """Whether it runs no solution."""
@@ -128,25 +155,32 @@ class Worker:
 
     # -- requests ------------------------------------------------------------------------------------
 
-    def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
-        """Send a request and wait for its answer; `WorkerPoolFailed` if the server has died.
+    def request(
+        self, request: msgspec.Struct, reply: type[R], descriptors: tuple[int, ...] = (), *, seconds: float
+    ) -> R:
+        """Send a request and return the reply to it; `WorkerPoolFailed` if the server has died.
 
         Raises:
-            WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
+            WorkerLost: The worker ended, broke the protocol or took too long, and is closed; or it replied otherwise.
+            Rejected: It reports a failure of the solution.
+            NotCapturable: It cannot capture the function.
         """
-        self.post(message, descriptors=descriptors)
-        return self.answer(seconds)
+        self.post(request, descriptors=descriptors)
+        return self.answer(reply, seconds)
 
-    def request_each(self, requests: Sequence[msgspec.Struct], *, seconds: float, most_seconds: float) -> list[object]:
-        """Send requests at once and wait for their answers, for all of them `most_seconds`; raises like `request`."""
+    def request_each(
+        self, requests: Sequence[msgspec.Struct], reply: type[R], *, seconds: float, most_seconds: float
+    ) -> list[R]:
+        """Send requests at once and return the replies, for all of which there are `most_seconds`, as `request`."""
         self.post(*requests)
         end = time.monotonic() + most_seconds
-        return [self.answer(max(min(seconds, end - time.monotonic()), 0.0)) for _ in requests]
+        replies = [self._receive(max(min(seconds, end - time.monotonic()), 0.0)) for _ in requests]
+        return [self._checked(each, reply) for each in replies]
 
     def post(self, *requests: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send requests; `answer` waits for the reply to each. Raises like `request`."""
         self._raise_if_closed()
-        self._may_compile = any(isinstance(each, messages.Call) and each.is_first for each in requests)
+        self._asked = requests[-1]
         try:
             send(self._channel, *requests, descriptors=descriptors)
         except ChannelClosed as error:
@@ -154,10 +188,14 @@ class Worker:
             self._raise_if_closed()
             raise WorkerLost(self._reason_to_kill) from error
 
-    def answer(self, seconds: float) -> object:
-        """Wait for the answer to the last request; raises like `request`."""
+    def answer(self, reply: type[R], seconds: float) -> R:
+        """Wait for the reply to the last request; raises like `request`."""
+        return self._checked(self._receive(seconds), reply)
+
+    def _receive(self, seconds: float) -> object:
+        may_compile = isinstance(self._asked, messages.Call) and self._asked.is_first
         deadline = time.monotonic() + seconds
-        latest = deadline + (_MOST_COMPILE_SECONDS if self._may_compile else 0.0)
+        latest = deadline + (_MOST_COMPILE_SECONDS if may_compile else 0.0)
         while not self._replies or isinstance(self._replies[0], messages.Compiling):
             if self._replies and isinstance(note := self._replies.popleft(), messages.Compiling):
                 deadline, room = min(time.monotonic() + seconds, latest), _MOST_NOTED - len(self.not_compiled)
@@ -170,6 +208,17 @@ class Worker:
                 raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
             self._wait(left)
         return self._replies.popleft()
+
+    def _checked(self, reply: object, expected: type[R]) -> R:
+        if isinstance(reply, messages.Failed) and reply.kind != "capture":
+            status = _STATUS_OF_FAILURE.get(reply.kind, EvaluationStatus.RUNTIME_ERROR)
+            raise Rejected(status, reply.detail[:_MAX_REASON])
+        if isinstance(reply, messages.Failed) and expected is messages.Composed:
+            raise NotCapturable(reply.detail[:_MAX_REASON])
+        if not isinstance(reply, expected):
+            problem = f"the worker answered {type(self._asked).__name__} with {reply!r:.200}"
+            raise WorkerLost(problem, is_forgery=True)
+        return reply
 
     def has_answered(self) -> bool:
         """Read what has arrived; whether the answer to the last request is there, or none will come."""
