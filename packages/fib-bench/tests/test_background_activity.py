@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from fib_bench.judge import functions
-from fib_bench.judge.functions import BackgroundActivity
+from fib_bench.worker import outside_checks
 from fib_bench.worker.client import Rejected
-from fib_bench.worker.outside_checks import cpu_seconds, descendants
+from fib_bench.worker.outside_checks import BackgroundActivity, cpu_seconds, descendants
 from fib_schema import EvaluationStatus
 
 
@@ -44,8 +43,8 @@ class FakeMachine:
 def observe(monkeypatch):
     def observe(*schedule, waited=lambda _: {}):
         machine = FakeMachine(*schedule)
-        monkeypatch.setattr(functions, "time", machine)
-        monkeypatch.setattr(functions, "usage", lambda *_, **__: (machine.used(), waited(machine)))
+        monkeypatch.setattr(outside_checks, "time", machine)
+        monkeypatch.setattr(outside_checks, "usage", lambda *_, **__: (machine.used(), waited(machine)))
         return BackgroundActivity(SimpleNamespace(pid=1, server=SimpleNamespace(processes=(), workers=()))), machine
 
     return observe

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import attrs
 import torch
+from fib_schema import Correctness
 from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.display import counted
 
@@ -159,6 +160,11 @@ class Extent:
     def infinite_share(self) -> float:
         """The share of elements that are infinite."""
         return self.infinite / self.count if self.count else 0.0
+
+    @property
+    def finite_share(self) -> float:
+        """The share of elements that are finite."""
+        return 1.0 - (self.undefined_share + self.infinite_share)
 
 
 def limit_of(error_cap: float, extent: Extent) -> float:
@@ -366,6 +372,24 @@ class Comparison:
             rows, (wrong, index) = counted(self.bad_rows, "row"), self.worst_row
             text += f"\n  in {rows} more elements are wrong than may be; worst row {index} with {wrong}"
         return text
+
+
+def correctness_of(
+    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object]
+) -> Correctness:
+    """The worst of each error with the tolerances, and the findings about many calls together."""
+    extra: dict[str, object] = {
+        "atol": config.atol,
+        "rtol": config.rtol,
+        "required_matched_ratio": config.required_matched_ratio,
+        "raw_max_relative_error": max((c.raw_max_relative_error for c in comparisons), default=0.0),
+        "matched_ratio": min((c.matched_ratio for c in comparisons), default=1.0),
+    }
+    return Correctness(
+        max_relative_error=max((c.max_relative_error for c in comparisons), default=0.0),
+        max_absolute_error=max((c.max_absolute_error for c in comparisons), default=0.0),
+        extra=extra | ({"together": dict(findings)} if findings else {}),
+    )
 
 
 def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_matched_ratio: float | None) -> bool:

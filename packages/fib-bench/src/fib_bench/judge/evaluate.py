@@ -39,7 +39,7 @@ from fib_schema import (
 )
 from fib_schema.padded_indices import PADDED_INDICES
 
-from ..checking.comparison import Comparison
+from ..checking.comparison import Comparison, correctness_of
 from ..checking.precision import PrecisionWatch
 from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
@@ -52,6 +52,7 @@ from ..timing.handshake import native
 from ..timing.work import theoretical_peaks
 from ..transport.arenas import release_unused
 from ..worker.client import ForkServerClient, NotCapturable, Rejected, WorkerLost
+from ..worker.outside_checks import BackgroundActivity
 from .device import (
     DeviceContext,
     available_bytes,
@@ -63,17 +64,11 @@ from .device import (
     wait_for_memory,
     watch_clock,
 )
-from .functions import (
-    BackgroundActivity,
-    BoundFunction,
-    FunctionWorker,
-    build_request,
-    check_code,
-)
+from .functions import BoundFunction, FunctionWorker, build_request, check_code
 from .passes import Launch, Order, Passes
 from .prepare import Preparation, needed_bytes
 from .prepared import PaddedCalls, PreparedWorkload
-from .record import EvaluationRecorder, correctness_of, log_of, of_processes, status_of
+from .record import EvaluationRecorder, log_of, of_processes, status_of
 from .timer import Baselines, Interleaved, Timer
 
 SHARE_OF_FREE_MEMORY = 0.7
@@ -456,7 +451,7 @@ class SolutionRun:
 
     def _rejected(self, prepared: PreparedWorkload, error: Rejected) -> Evaluation:
         is_wrong = error.status is EvaluationStatus.INCORRECT_NUMERICAL
-        correctness = correctness_of(error.comparisons, self.settings) if is_wrong else None
+        correctness = correctness_of(error.comparisons, self.settings, {}) if is_wrong else None
         evaluation = self._failure(error.status, error.message, prepared, correctness)
         if not is_wrong and (self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK):
             self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit

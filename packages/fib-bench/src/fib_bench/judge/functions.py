@@ -2,8 +2,7 @@
 
 `FunctionWorker` builds, seals and asks the worker; `BoundFunction` is the function on one workload, with its slots,
 single calls and their checks; `passes` times its calls. Values that a worker reports are untrusted: verdicts use only
-output buffers and the judge's clock. That its code is what its files say, that it is sealed, and that it is idle after
-its replies is read from outside.
+output buffers and the judge's clock. That its code is what its files say, and that it is sealed, is read from outside.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Self, TypeVar
@@ -27,23 +25,11 @@ from ..timing.handshake.native import TABLE_BYTES
 from ..transport import messages
 from ..transport.arenas import CallLayout, Slots
 from ..worker.client import ForkServerClient, Rejected, Worker, WorkerLost
-from ..worker.outside_checks import (
-    NotPermitted,
-    memory_digest,
-    modified_text,
-    open_memory_files,
-    seccomp_filters,
-    usage,
-)
+from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files, seccomp_filters
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
-_LOOK_SECONDS = 0.003
-_SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
-_IDLE_CORES = 0.25
-_MIN_SECONDS = 0.1  # of observation before a verdict
 _MOST_TUNING_CALLS = 8
-_MOST_WAITS = 10.0
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
@@ -397,87 +383,3 @@ def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) 
 
 def _place(line: str) -> str:
     return os.path.basename(line.partition(" at ")[0])  # noqa: PTH119 a name in a sentence
-
-
-class BackgroundActivity:
-    """Observes one worker while it has nothing to do: work must end when a call returns.
-
-    Pools of threads spin for a while after a parallel region, up to 0.2 s. So the judge first waits until the worker is
-    idle and measures only then. From that moment on nothing is excused: whatever the worker and its children run while
-    other functions are timed counts. Processor time, and the time that threads wait for a processor, are read from the
-    kernel: other work on the machine neither adds to them nor hides them.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._seconds = self._used_seconds = 0.0
-        self._since: _Usage | None = None  # when the observation began
-
-    def begin(self) -> None:
-        """Wait until the worker is idle, and observe it from then on."""
-        end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
-        while cores > _IDLE_CORES and time.monotonic() < end:
-            cores, self._since = self._look(_LOOK_SECONDS)
-        if cores > _IDLE_CORES:
-            self._decide()
-
-    def end(self) -> None:
-        """Stop observing: the worker is about to get a request."""
-        if self._since is not None:
-            seconds, used = self._usage().since(self._since)
-            self._seconds, self._used_seconds, self._since = self._seconds + seconds, self._used_seconds + used, None
-
-    def check(self) -> None:
-        """Decide, after the last reply of the worker."""
-        if self._since is None:
-            self.begin()
-        cores, _ = self._look(_LOOK_SECONDS)
-        self.end()
-        if max(cores, self._cores) > _IDLE_CORES:
-            self._decide()
-
-    def _decide(self) -> None:
-        """Observe once more, for long enough; that and all observations together decide."""
-        self.end()
-        cores, _ = self._look(_MIN_SECONDS)
-        if self._seconds >= _MIN_SECONDS:
-            cores = max(cores, self._cores)
-        if cores > _IDLE_CORES:
-            problem = f"background activity: the worker used {cores:.1f} CPU cores after its last reply"
-            raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}; work must end when a call returns")
-
-    @property
-    def _cores(self) -> float:
-        return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
-
-    def _look(self, seconds: float) -> tuple[float, _Usage]:
-        """Cores used during some time from now on, and all use until its end."""
-        before = self._usage()
-        time.sleep(seconds)
-        taken, used = (after := self._usage()).since(before)
-        return used / taken, after
-
-    def _usage(self) -> _Usage:
-        server = self._worker.server
-        found = usage(self._worker.pid, *server.processes, without=server.workers)
-        return _Usage(time.monotonic(), *found)
-
-
-@attrs.frozen
-class _Usage:
-    """The seconds that a worker and its children have run, and nanoseconds that each thread has waited to run.
-
-    On a busy machine a thread that is always runnable gets a small share of a processor, and one that wakes up for
-    microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
-    """
-
-    at: float
-    """Seconds of the monotonic clock."""
-    ran_seconds: float
-    waited_ns: Mapping[str, int]
-
-    def since(self, before: _Usage) -> tuple[float, float]:
-        """The seconds, and those of use, since then. Threads count if both have them: a list may miss some."""
-        waited = sum(ns - before.waited_ns.get(thread, ns) for thread, ns in self.waited_ns.items())
-        ran = max(self.ran_seconds - before.ran_seconds, 0.0)
-        return self.at - before.at, ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)

@@ -37,16 +37,7 @@ from ..transport.arenas import CallLayout, call_bytes, layout_of
 from ..worker.client import Rejected, WorkerLost
 from .device import DeviceContext, total_bytes
 from .functions import BoundFunction
-from .prepared import (
-    GENERATED,
-    MOVED,
-    InputSet,
-    OutputChecker,
-    PaddedCalls,
-    PreparedWorkload,
-    fill,
-    write_tensors,
-)
+from .prepared import GENERATED, MOVED, InputSet, OutputChecker, PaddedCalls, PreparedWorkload, fill, write_tensors
 from .timer import GENERATOR, REFERENCE, Baselines
 
 _MAX_REDRAWN_BYTES = 1 << 26  # passes of three functions keep a set for each burst
@@ -423,8 +414,7 @@ def _tensor(value: Value) -> torch.Tensor:
 
 
 def _finite_share(item: InputSet) -> float:
-    extents = (part.extent for part in item.check.parts.values())
-    return 1.0 - max((extent.undefined_share + extent.infinite_share for extent in extents), default=0.0)
+    return min((part.extent.finite_share for part in item.check.parts.values()), default=1.0)
 
 
 def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEvalConfig, device: torch.device) -> int:

@@ -15,9 +15,7 @@ from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Solution
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, QUICK
 
-from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.model import ResolvedEvalConfig
 from ..sandbox.model import Isolation
 from ..timing.work import speed_fields
 from ..worker.client import Rejected, Worker, WorkerLost
@@ -180,21 +178,3 @@ def without_harness_frames(text: str) -> str:
     if kept and _STACK.match(kept[-1]):
         kept.pop()
     return "".join(kept)
-
-
-def correctness_of(
-    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] = _NO_FIELDS
-) -> Correctness:
-    """The worst of each error with the tolerances, and the findings about many calls together."""
-    extra: dict[str, object] = {
-        "atol": config.atol,
-        "rtol": config.rtol,
-        "required_matched_ratio": config.required_matched_ratio,
-        "raw_max_relative_error": max((c.raw_max_relative_error for c in comparisons), default=0.0),
-        "matched_ratio": min((c.matched_ratio for c in comparisons), default=1.0),
-    }
-    return Correctness(
-        max_relative_error=max((c.max_relative_error for c in comparisons), default=0.0),
-        max_absolute_error=max((c.max_absolute_error for c in comparisons), default=0.0),
-        extra=extra | ({"together": dict(findings)} if findings else {}),
-    )

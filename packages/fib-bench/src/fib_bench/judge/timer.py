@@ -31,14 +31,9 @@ from ..timing.handshake import native
 from ..timing.measurement import Measurement, median_error
 from ..transport.messages import Warm, WarmUp
 from ..worker.client import ForkServerClient, NotCapturable, Rejected, Worker, WorkerLost, end_all
+from ..worker.outside_checks import BackgroundActivity
 from .device import DeviceContext
-from .functions import (
-    BackgroundActivity,
-    BoundFunction,
-    FunctionWorker,
-    InputsChanged,
-    build_request,
-)
+from .functions import BoundFunction, FunctionWorker, InputsChanged, build_request
 from .passes import MIN_VERIFIED, Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired
 from .prepared import PreparedWorkload
 

@@ -15,6 +15,7 @@ because beside hundreds of busy processes the fork server gets little of a core.
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import os
 import re
@@ -23,9 +24,13 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
-from fib_schema import FibError
+from fib_schema import EvaluationStatus, FibError
+
+if TYPE_CHECKING:
+    from .client import Worker
 
 _CHUNK = 1 << 20
 _SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
@@ -39,6 +44,11 @@ _ENTRY_BYTES = 8  # of a page in a page map; its last byte has the flags (kernel
 _PRESENT, _SWAPPED_OUT, _OF_FILE = 0x80, 0x40, 0x20
 _IS_COPY = bytes(bool(last & (_PRESENT | _SWAPPED_OUT)) and not last & _OF_FILE for last in range(256))
 """Table over the last byte of an entry: 1 for a page that is not of its file, in memory or swapped out."""
+_LOOK_SECONDS = 0.003
+_SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
+_IDLE_CORES = 0.25
+_MIN_SECONDS = 0.1  # of observation before a verdict
+_MOST_WAITS = 10.0
 
 
 @attrs.frozen
@@ -263,3 +273,92 @@ def _signal_all(pids: Iterable[int], family: set[int], number: signal.Signals) -
                     signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
+
+
+# -- background activity ------------------------------------------------------------------------
+
+
+class BackgroundActivity:
+    """Observes one worker while it has nothing to do: work must end when a call returns.
+
+    Pools of threads spin for a while after a parallel region, up to 0.2 s. So the judge first waits until the worker is
+    idle and measures only then. From that moment on nothing is excused: whatever the worker and its children run while
+    other functions are timed counts. Processor time, and the time that threads wait for a processor, are read from the
+    kernel: other work on the machine neither adds to them nor hides them.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._seconds = self._used_seconds = 0.0
+        self._since: _Usage | None = None  # when the observation began
+
+    def begin(self) -> None:
+        """Wait until the worker is idle, and observe it from then on."""
+        end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
+        while cores > _IDLE_CORES and time.monotonic() < end:
+            cores, self._since = self._look(_LOOK_SECONDS)
+        if cores > _IDLE_CORES:
+            self._decide()
+
+    def end(self) -> None:
+        """Stop observing: the worker is about to get a request."""
+        if self._since is not None:
+            seconds, used = self._usage().since(self._since)
+            self._seconds, self._used_seconds, self._since = self._seconds + seconds, self._used_seconds + used, None
+
+    def check(self) -> None:
+        """Decide, after the last reply of the worker."""
+        if self._since is None:
+            self.begin()
+        cores, _ = self._look(_LOOK_SECONDS)
+        self.end()
+        if max(cores, self._cores) > _IDLE_CORES:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Observe once more, for long enough; that and all observations together decide."""
+        self.end()
+        cores, _ = self._look(_MIN_SECONDS)
+        if self._seconds >= _MIN_SECONDS:
+            cores = max(cores, self._cores)
+        if cores > _IDLE_CORES:
+            from .client import Rejected  # processes that only count and kill others load no client
+
+            problem = f"background activity: the worker used {cores:.1f} CPU cores after its last reply"
+            raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}; work must end when a call returns")
+
+    @property
+    def _cores(self) -> float:
+        return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
+
+    def _look(self, seconds: float) -> tuple[float, _Usage]:
+        """Cores used during some time from now on, and all use until its end."""
+        before = self._usage()
+        time.sleep(seconds)
+        taken, used = (after := self._usage()).since(before)
+        return used / taken, after
+
+    def _usage(self) -> _Usage:
+        server = self._worker.server
+        found = usage(self._worker.pid, *server.processes, without=server.workers)
+        return _Usage(time.monotonic(), *found)
+
+
+@attrs.frozen
+class _Usage:
+    """The seconds that a worker and its children have run, and nanoseconds that each thread has waited to run.
+
+    On a busy machine a thread that is always runnable gets a small share of a processor, and one that wakes up for
+    microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
+    """
+
+    at: float
+    """Seconds of the monotonic clock."""
+    ran_seconds: float
+    waited_ns: Mapping[str, int]
+
+    def since(self, before: _Usage) -> tuple[float, float]:
+        """The seconds, and those of use, since then. Threads count if both have them: a list may miss some."""
+        waited = sum(ns - before.waited_ns.get(thread, ns) for thread, ns in self.waited_ns.items())
+        ran = max(self.ran_seconds - before.ran_seconds, 0.0)
+        return self.at - before.at, ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
