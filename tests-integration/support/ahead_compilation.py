@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 import torch
-from fib_bench.inputs.synthesis import tensor_dtype
+from fib_compile.device import torch_dtype
 from public_data_set import SIZES, public_set
 from solution_cases import answer, child_of
 from solution_table import FOLDER, entry_of
@@ -121,7 +121,7 @@ def _check(case):
 
 def _fakes(specs, shapes):
     return [
-        (0 if spec.is_integer else 1.0) if shape is None else torch.empty(shape, dtype=tensor_dtype(spec))
+        (0 if spec.is_integer else 1.0) if shape is None else torch.empty(shape, dtype=torch_dtype(spec.dtype))
         for spec, shape in zip(specs.values(), shapes, strict=True)
     ]
 

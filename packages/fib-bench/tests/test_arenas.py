@@ -147,7 +147,6 @@ class TestSlots:
             first.inputs[0] = torch.full((LAYOUT.input_bytes,), 5, dtype=torch.uint8)
 
 
-@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
 def test_inputs_of_float4_have_the_dtype_by_the_name_that_definitions_use(evaluate):
     """Whoever maps the slots looks the dtype up by that name."""
     code = "import torch\ndef run(w):\n    return (w.view(torch.uint8) & 7).float().sum(-1)\n"

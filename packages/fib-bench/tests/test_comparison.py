@@ -123,7 +123,6 @@ def test_booleans_must_be_the_bytes_0_and_1():
     assert compare("y", found, torch.tensor([False, True, True, True]), STRICT).wrong == 2
 
 
-@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
 def test_float4_is_compared_by_its_values():
     found, expected = (torch.tensor([byte], dtype=torch.uint8) for byte in (0x21, 0x91))
     dtype = torch.float4_e2m1fn_x2

@@ -142,7 +142,6 @@ class TestScales:
         (problem,) = check.compare({**expected, "q": (expected["q"] // 2)}, expected).problems
         assert problem.startswith("q: ")
 
-    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
     @pytest.mark.parametrize("dtype", ["float4_e2m1", "int8"])
     def test_packed_fp4_with_scales_per_block(self, dtype):
         """Bytes that are not declared as fp4 are compared exactly."""

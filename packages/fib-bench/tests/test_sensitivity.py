@@ -129,7 +129,6 @@ class TestExactOutputs:
         assert (check.rule.atol, check.rule.rtol, check.insensitive_to) == (0.0, 0.0, ("input x",))
         assert check.rejects == ("zeros", "shuffled")
 
-    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
     def test_float4_is_probed_by_its_values(self):
         packed = torch.randint(0, 256, (40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         expected = packed.view(torch.float4_e2m1fn_x2)

@@ -53,7 +53,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def is_float4(tensor: torch.Tensor) -> bool:
-    """Whether a byte holds two elements; older versions of torch do not have the dtype."""
+    """Whether a byte holds two elements."""
     return dtype_name(tensor) == "float4_e2m1"
 
 

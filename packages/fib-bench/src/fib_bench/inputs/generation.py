@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 import torch
-from fib_compile.device import dtype_str_to_python_dtype
+from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
 from fib_schema import (
     AxisVar,
     ConstraintError,
@@ -291,8 +291,8 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
 
 
 def _blob(draft: InputDraft, name: str, source: SafetensorsInput, root: Path | None) -> Value:
-    tensor, spec = load_tensor(root, source.path, source.tensor_key), draft.spec(name)
-    wanted, dtype = draft.shape(name), synthesis.tensor_dtype(spec)
+    tensor, spec = load_tensor(root, source.path, source.tensor_key), draft.definition.inputs[name]
+    wanted, dtype = draft.shape(name), torch_dtype(spec.dtype)
     if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
         tensor = tensor.view(dtype)  # safetensors files store pairs as bytes
     if tuple(tensor.shape) != wanted:
@@ -325,7 +325,7 @@ def _arrange(draft: InputDraft, workload: Workload) -> None:
         raise SynthesisError(str(error)) from error
     for name, strides in found.items():
         if (value := draft.tensor(name)) is not None:
-            if draft.spec(name).dtype == DType.FLOAT4_E2M1:
+            if draft.definition.inputs[name].dtype == DType.FLOAT4_E2M1:
                 problem = "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
                 raise InputError(draft.definition.name, workload.uuid, name, problem)
             made = torch.empty_strided(value.shape, tuple(strides), dtype=value.dtype, device=value.device)

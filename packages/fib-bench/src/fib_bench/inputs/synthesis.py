@@ -101,13 +101,9 @@ class InputDraft:
         seed = (self.seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 1 & (2**62 - 1)
         return torch.Generator(device).manual_seed(seed)
 
-    def spec(self, name: str) -> TensorSpec:
-        """Return the specification of an input."""
-        return self.definition.inputs[name]
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an input; () for a scalar."""
-        return tuple(self.axes[axis] for axis in self.spec(name).shape or ())
+        return tuple(self.axes[axis] for axis in self.definition.inputs[name].shape or ())
 
     def tensor(self, name: str) -> torch.Tensor | None:
         """Return an input that exists and is a tensor, else None."""
@@ -155,14 +151,6 @@ _MAX_TOP_K = 64  # that is synthesized
 def first_axis(axes: Mapping[str, int], *names: str) -> int | None:
     """Return the size of the first of the named axes that exists."""
     return next((axes[name] for name in names if name in axes), None)
-
-
-def tensor_dtype(spec: TensorSpec) -> torch.dtype:
-    """The torch dtype of a tensor specification; `SynthesisError` if the installed torch does not have it."""
-    try:
-        return torch_dtype(spec.dtype)
-    except AttributeError as error:  # float4_e2m1 came with torch 2.8
-        raise SynthesisError(f"torch {torch.__version__} has no dtype for {spec.dtype}; use a newer one") from error
 
 
 def page_size(axes: Mapping[str, int]) -> int:
@@ -258,7 +246,8 @@ def enlarge_totals(draft: InputDraft, names: Sequence[str]) -> None:
 
 def _enlarge(draft: InputDraft, axis: str, needed: int) -> None:
     """Enlarge an axis, unless it is constant or the size of a recorded input."""
-    if axis in draft.definition.var_axes and not any(axis in (draft.spec(name).shape or ()) for name in draft.values):
+    recorded = (draft.definition.inputs[name].shape or () for name in draft.values)
+    if axis in draft.definition.var_axes and not any(axis in shape for shape in recorded):
         draft.axes[axis] = max(draft.axes[axis], needed)
 
 
@@ -310,7 +299,7 @@ def expert_ids(draft: InputDraft, name: str) -> torch.Tensor:
     experts, generator = _limit(draft, name, "the number of experts", *EXPERT_AXES), draft.generator(name)
     tokens, chosen = draft.shape(name)
     ids = torch.rand((tokens, experts), generator=generator).topk(chosen, dim=-1).indices
-    if not is_packed_with_weights(draft.spec(name).description):
+    if not is_packed_with_weights(draft.definition.inputs[name].description):
         return ids
     weights = torch.softmax(torch.randn((tokens, chosen), generator=generator), dim=-1)
     bits = weights.to(torch.bfloat16).view(torch.int16).to(torch.int64) & 0xFFFF
@@ -344,7 +333,7 @@ def token_ids(draft: InputDraft, name: str) -> Content:
 def weight(draft: InputDraft, name: str) -> Content:
     """Make normal values; those of matrices are divided by the root of the fan-in, so that sums stay near 1."""
     shape = draft.shape(name)
-    is_fp8 = draft.spec(name).dtype.startswith("float8")  # fp8 cannot represent values that small
+    is_fp8 = draft.definition.inputs[name].dtype.startswith("float8")  # fp8 cannot represent values that small
     return Content(NORMAL, scale=1.0 if len(shape) < 2 or is_fp8 else _root(shape[-1]))
 
 
@@ -484,17 +473,17 @@ def synthesis_order(definition: Definition, names: Iterable[str]) -> list[str]:
 
 def synthesize_input(draft: InputDraft, name: str) -> None:
     """Make one input and add it to the draft; `SynthesisError` if no rule makes valid values."""
-    spec, shape = draft.spec(name), draft.shape(name)
+    spec, shape = draft.definition.inputs[name], draft.shape(name)
     text = f"{spec.dtype} of shape {list(shape)}"
     try:
         value = find_rule(draft.definition, name).values(draft, name)
         if isinstance(value, Content):
             generator = draft.generator(name, draft.device)
-            value = draw(value, shape, tensor_dtype(spec), generator)
+            value = draw(value, shape, torch_dtype(spec.dtype), generator)
             if is_distributable(draft.definition, name):
                 distribute(value, draft.distribution, generator, wide_exponents(draft.definition))
         elif isinstance(value, torch.Tensor):
-            value = _cast(value, tensor_dtype(spec)).reshape(shape)
+            value = _cast(value, torch_dtype(spec.dtype)).reshape(shape)
     except torch.OutOfMemoryError as error:
         raise SynthesisError(f"out of memory for {text}: {error}") from error
     except (LookupError, RuntimeError, ValueError) as error:

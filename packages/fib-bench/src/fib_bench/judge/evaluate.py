@@ -16,7 +16,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -115,7 +115,6 @@ class Judge:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
-        self._baseline_solutions = baselines or {}
         self.phases = PhaseTimer()
         self.context = DeviceContext(
             device=self.device,
@@ -128,6 +127,8 @@ class Judge:
             takes_turns=is_cuda,
             is_shared=(config.concurrency or 1) > 1 and is_cuda,
         )
+        self.baselines = Baselines(self._server, self.context, baselines or {})
+        """The workers of the reference and the baseline of the definition that is evaluated."""
         self._cache_key = ""  # of the plan that is being executed
 
     def __enter__(self) -> Self:
@@ -143,11 +144,6 @@ class Judge:
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
-
-    @cached_property
-    def baselines(self) -> Baselines:
-        """The workers of the reference and the baseline of the definition that is evaluated."""
-        return Baselines(self._server, self.context, self._baseline_solutions)
 
     # -- workloads -----------------------------------------------------------------------------
 

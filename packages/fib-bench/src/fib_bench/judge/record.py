@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -30,7 +29,6 @@ _INTERPRETER = ("Objects/", "Python/", "Modules/", "./Include/", "./signal/", ".
 _HARNESS = (*_PACKAGES, *_INTERPRETER)
 """The beginnings of paths in the stacks of Python's and of tvm-ffi's handlers of signals."""
 _TIMINGS = ("timing", "reference_timing")
-_NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
 @attrs.frozen
@@ -87,7 +85,7 @@ class EvaluationRecorder:
         timed: Interleaved,
         prepared: PreparedWorkload,
         *,
-        timing: Mapping[str, object] = _NO_FIELDS,
+        timing: Mapping[str, object],
     ) -> Performance:
         """The latency and the latencies that it is compared with; `timing` has further fields of the timing."""
         others = timed.measurements()
