@@ -276,22 +276,16 @@ class Slots:
         """``[bytes]``: the values that the generator of timed calls changes."""
         self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
         """``[count, bytes]``"""
+        self.message = Bind(layout.message, count, self._input_arena.handle, self._output_arena.handle)
+        """The request that has a worker map them."""
+        self.descriptors: tuple[int, ...] = self._input_arena.descriptors + self._output_arena.descriptors
+        """The file descriptors that travel with the message."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def message(self) -> Bind:
-        """The request that has a worker map them."""
-        return Bind(self.layout.message, self.count, self._input_arena.handle, self._output_arena.handle)
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """The file descriptors that travel with the message."""
-        return self._input_arena.descriptors + self._output_arena.descriptors
 
     def close(self) -> None:
         """Give the memory back; the worker must have let go of it, or be gone."""
