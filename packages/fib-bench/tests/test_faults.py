@@ -207,6 +207,10 @@ SILENT_HANGS = {
         "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\n"
         "def run(x):\n    print('hangs silently')\n    time.sleep(1e6)",
     ),
+    "a-little-in-each-call": (
+        "import time\ndef run(x):\n    print('hangs silently')\n    time.sleep(1.2)\n    return x * 2",
+        "all calls on a workload together took more than 6 s",
+    ),
 }
 
 

@@ -29,7 +29,7 @@ from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, 
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
-_MOST_TUNING_CALLS = 8
+_MOST_TUNING_CALLS, _ALL_LIMITS = 8, 3  # time limits, in which all calls on a workload and what surrounds them end
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
@@ -160,6 +160,7 @@ class BoundFunction:
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
         self._setup_ns: list[float] = []
+        self._waited_before = worker.waited_seconds
 
     def __enter__(self) -> Self:
         try:
@@ -177,7 +178,7 @@ class BoundFunction:
     def release(self) -> WorkerLost | Rejected | None:
         """Have the worker unmap the slots, and free them; a worker that fails to is ended, and the failure returned."""
         try:
-            self.ask(messages.Release(), messages.Done)
+            self.worker.request(messages.Release(), messages.Done, seconds=self.context.begin_request())
         except (WorkerLost, Rejected) as error:
             self.worker.close()
             return error
@@ -194,8 +195,17 @@ class BoundFunction:
         descriptors: tuple[int, ...] = (),
     ) -> R:
         """Send a request to the worker, with file descriptors, and return its reply; raises like `Worker.request`."""
-        seconds = self.context.begin_request() + extra_seconds
+        seconds = self.begin_request() + extra_seconds
         return self.worker.request(request, reply, descriptors, seconds=seconds)
+
+    def begin_request(self) -> float:
+        """The bound on a request that is sent now; `WorkerLost` if those of a solution have taken too long together."""
+        limit = _ALL_LIMITS * self.context.timeout_seconds
+        if self.worker.waited_seconds - self._waited_before > limit and not self.worker.is_of_harness:
+            self.worker.close()
+            problem = f"all calls on a workload together took more than {limit:g} s; the worker was killed"
+            raise WorkerLost(problem, is_timeout=True)
+        return self.context.begin_request()
 
     # -- single calls ----------------------------------------------------------------------------
 
@@ -225,7 +235,7 @@ class BoundFunction:
         if is_first:
             self._call_first(slots.start)
         else:
-            seconds, most_seconds = self.context.begin_request(), self.context.timeout_seconds
+            seconds, most_seconds = self.begin_request(), self.context.timeout_seconds
             replies = self.worker.request_each(requests, messages.Called, seconds=seconds, most_seconds=most_seconds)
             for request, reply in zip(requests, replies, strict=True):
                 if reply.untuned:

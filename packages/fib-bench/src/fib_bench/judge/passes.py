@@ -244,7 +244,7 @@ class Passes:
         else:
             end_ns, ran_seconds = 0, None
             is_long = kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not is_cuda
-            seconds = self._function.context.begin_request()
+            seconds = self._function.begin_request()
             self._function.worker.post(RunCalls(kind, order is Order.FRESH, calls))
             self._run_clock(clock, drawn, launch, seconds, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
         if any(self._mailbox.start[:count]) or any(self._mailbox.go[:count]):
@@ -311,6 +311,7 @@ class Passes:
             if time.monotonic() - begin > context.timeout_seconds:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
+        worker.waited_seconds += time.monotonic() - begin
         if is_asked or not on_device:
             worker.answer(Done, seconds)
         return is_asked

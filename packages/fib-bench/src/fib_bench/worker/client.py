@@ -135,6 +135,8 @@ class Worker:
         self._reason_to_kill = ""
         self.is_of_harness = False
         """Whether it runs no solution."""
+        self.waited_seconds = 0.0
+        """For replies and the ends of calls, but for compilers."""
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
 
@@ -194,7 +196,8 @@ class Worker:
 
     def _receive(self, seconds: float) -> object:
         may_compile = isinstance(self._asked, messages.Call) and self._asked.is_first
-        deadline = time.monotonic() + seconds
+        begin = time.monotonic()
+        deadline = begin + seconds
         latest = deadline + (_MOST_COMPILE_SECONDS if may_compile else 0.0)
         while not self._replies or isinstance(self._replies[0], messages.Compiling):
             if self._replies and isinstance(note := self._replies.popleft(), messages.Compiling):
@@ -207,6 +210,7 @@ class Worker:
                 self.close()
                 raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
             self._wait(left)
+        self.waited_seconds += 0.0 if may_compile else time.monotonic() - begin
         return self._replies.popleft()
 
     def _checked(self, reply: object, expected: type[R]) -> R:
