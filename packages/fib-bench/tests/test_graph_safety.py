@@ -22,6 +22,8 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
         (("at", "mask"), {"determined": "seen"}, ""),
         (("at", "mask"), {"padded": "seen"}, ""),
         (("at", "mask"), {"padded": "seen", "is_padding_right": False}, "were not redrawn: seen"),
+        (ALL, {"constraints": ("at.min().item() >= 0",)}, "were not redrawn: at"),
+        (ALL, {"constraints": ("at.min().item() >= 0",), "moved": {"at": None}}, ""),
         (ALL, {"method": "eager"}, "it was timed by the method 'eager'"),
         (ALL, HAS_SETUP, "its setup makes a plan on the host"),
         (ALL, {"keeps_integers": True}, "its integers were not redrawn, because the baseline has a setup"),
@@ -32,15 +34,17 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
 )
 def test_verified_replays_with_other_integers_are_safe(changed, timing, problem):
     inputs = {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]", "mask": "bool[m]"}
-    definition = make_definition(inputs, {"y": "float32[n]"}, "def run(x, at, seen, mask): ...")
     context = SimpleNamespace(is_cuda=True)
     options = {"has_setup": False, "keeps_integers": False, "context": context, **timing}
+    code, constraints = "def run(x, at, seen, mask): ...", options.pop("constraints", ())
+    definition = make_definition(inputs, {"y": "float32[n]"}, code, constraints=constraints)
     compared = Counter({Sample.PUBLISHED: options.pop("verified", 10), Sample.OTHER: 90})
     prepared = SimpleNamespace(
         layout=SimpleNamespace(inputs=inputs),
         checker=SimpleNamespace(definition=definition),
         determined_integers=frozenset({options.pop("determined", "")}),
         padded_integers=frozenset({options.pop("padded", "")}),
+        moved=options.pop("moved", {}),
     )
     timer = SimpleNamespace(
         method=options.pop("method", "handshake"),

@@ -218,3 +218,41 @@ def test_replays_of_one_capture_are_right_with_other_totals(code, is_right):
     assert isinstance(found, Evaluation)
     timing = timing_of(found)
     assert timing["padded_indices"] is is_right, timing
+
+
+MEAN = """
+import torch
+
+def run(cache, seq_lens, block_table):
+    y = torch.zeros(len(seq_lens), cache.shape[1])
+    for request, length in enumerate(seq_lens.tolist()):
+        if length:
+            y[request] = cache[block_table[request, :length].long()].mean(0)
+    return y
+"""
+MEANS = make_definition(
+    {"cache": "float32[num_pages,4]", "seq_lens": "int32[batch]", "block_table": "int32[batch,max_num_pages]"},
+    {"y": "float32[batch,4]"},
+    MEAN,
+    constraints=("seq_lens.max().item() <= max_num_pages", "seq_lens.min().item() >= 0"),
+    name="means",
+)
+"""Requests may be empty, although no workload has such ones."""
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (MEAN, "PASSED"),
+        (MEAN.replace("if length:", "if True:"), "INCORRECT_NUMERICAL"),
+        (MEAN.replace("if length:", "length = max(length, 1)\n        if True:"), "INCORRECT_NUMERICAL"),
+    ],
+    ids=["right", "nan", "at-least-one"],
+)
+def test_solutions_are_called_with_empty_requests_where_a_constraint_allows_them(make_judge, code, status):
+    judge, axes = make_judge(), {"batch": 3, "num_pages": 64, "max_num_pages": 5}
+    prepared = judge.prepare(MEANS, make_workload(MEANS, axes))
+    assert (torch.tensor([*prepared.moved["seq_lens"]]) == 0).any()
+    ((_, found),) = judge.evaluate(MEANS, make_solution(code, definition="means"), [prepared])
+    assert found.status == status
+    assert status == "PASSED" or "moved pages or empty requests" in found.log

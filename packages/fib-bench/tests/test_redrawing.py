@@ -294,3 +294,17 @@ class TestMovedPages:
 
     def test_requests_of_one_page_have_none_to_give(self):
         assert not self.moved(DECODE, pages=1).changed
+
+    @pytest.mark.parametrize("lengths", [[7] * 5, [3, 1, 9, 0, 2], [8]], ids=["constant", "other", "one"])
+    def test_the_last_requests_are_empty_where_a_constraint_allows_it(self, lengths):
+        inputs = {"seq_lens": "int32[batch]", "block_table": "int32[batch,width]"}
+        given = {"seq_lens": int32(lengths), "block_table": torch.arange(3 * len(lengths)).int().view(-1, 3)}
+        axes = {"batch": len(lengths), "width": 3, "num_pages": 64, "page_size": 4}
+        for constraints in ((), ("seq_lens.min().item() >= 0",)):
+            definition = definition_of(inputs, constraints, num_pages=64, page_size=4)
+            found = Structure(definition, axes, given).move_pages(seeded(3))
+            assert found.changed == (("seq_lens",) if constraints else ())
+        moved = tensor(found.values, "seq_lens")
+        assert ((moved >= 0) & (moved <= given["seq_lens"])).all()
+        assert int(moved[0]) > 0
+        assert len(lengths) == 1 or int(moved[-1]) == 0

@@ -1,12 +1,11 @@
 """Input generation: seeded, reproducible, valid inputs of a workload.
 
-`make_inputs` takes scalars from the workload, reads tensors from blobs, and synthesizes random
-inputs (`synthesis`); missing blobs are synthesized on request. It then checks the constraints of
-the definition and refuses inputs that violate them, and arranges the inputs that are not contiguous in
-the layout that the workload states.
+`make_inputs` takes scalars from the workload, reads tensors from blobs, and synthesizes random inputs (`synthesis`);
+missing blobs are synthesized on request. It then refuses inputs that violate constraints of the definition, and
+arranges the inputs that are not contiguous in the layout that the workload states.
 
-Random numbers are drawn on the target device, because drawing a large weight on a CPU takes
-seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or CUDA) only.
+Random numbers are drawn on the target device, because drawing a large weight on a CPU takes seconds. Equal seeds
+therefore give equal inputs on devices of one type (CPU or CUDA) only.
 """
 
 from __future__ import annotations
@@ -160,8 +159,7 @@ def make_inputs(
         root: Folder of the data set, for blobs.
         synthesize_missing: Whether missing blobs are replaced by synthesized values.
         device: Device of all tensors.
-        distribution: One of `config.DISTRIBUTIONS`. It changes plain inputs only; the values of
-            all other inputs do not depend on it. See `distributions_of`.
+        distribution: One of `config.DISTRIBUTIONS`, which changes plain inputs only. See `distributions_of`.
 
     Returns:
         The inputs by name: a tensor, a scalar, or None for an optional input without a source.
@@ -377,12 +375,12 @@ def draw_padded_calls(
         return ()
     counts = offsets.diff()
     length = 2 * int(counts.sum()) + _SPARE
-    filling = counts + _fewer(counts, generator)
+    filling = counts + fewer(counts, generator)
     filling[int(torch.randint(len(counts), (), generator=generator))] += length - int(filling.sum())
     fewest = counts.clamp(max=1)
     if len(counts) > 1 and int(fewest[:-1].sum()):
         fewest[-1] = 0  # of several requests the last one has none: engines add such requests
-    calls = (_fewer(counts, generator), filling, fewest, counts)
+    calls = (fewer(counts, generator), filling, fewest, counts)
 
     def draw(counts: torch.Tensor) -> PaddedDraw:
         """Draw a call with these numbers of pages of its requests."""
@@ -403,7 +401,7 @@ def draw_padded_calls(
     return [draw(each) for each in calls]
 
 
-def _fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Between one page and all pages of each request."""
+def fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Between one and all pages, or tokens, of each request."""
     shares = torch.rand(len(counts), generator=generator)
     return torch.where(counts > 0, 1 + (shares * counts).to(torch.int64).clamp(max=counts - 1), 0)

@@ -1,11 +1,10 @@
 """Redrawing of structure: new values for the integer inputs that others depend on, as far as constraints allow.
 
-A solution can derive a plan from integers that it has seen. Redrawn integers make such a plan
-invalid, at about the same cost of the call:
+A solution can derive a plan from integers that it has seen. Redrawn integers make it invalid, at about the same cost:
 
 - Page and block numbers are relabelled by one random permutation of the pool.
-- Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
-  all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
+- Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and all totals stay.
+  Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
 - Slots of sparse attention are relabelled with the pages, positions are drawn uniformly from their valid values.
 
@@ -23,7 +22,7 @@ import torch
 from fib_schema import ConstraintError, Definition, constraint_names, evaluate_constraint
 
 from . import synthesis
-from .generation import Value
+from .generation import Value, fewer
 from .synthesis import Role, first_axis, is_last_page, is_packed_with_weights, page_size, role_of, total_axis
 
 Integers = Mapping[str, torch.Tensor]
@@ -76,16 +75,19 @@ def _relabel(integers: Integers, generator: torch.Generator, *, units: Mapping[s
     return drawn
 
 
-def _permute_rows(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
-    return {name: integers[name][torch.randperm(len(integers[name]), generator=generator)]}
-
-
 def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: str, low: int, high: int) -> Integers:
     """Draw each element from the other values between two bounds; elements outside them (padding) stay."""
     values, span = integers[name], high - low + 1
     steps = torch.randint(1, max(span, 2), values.shape, generator=generator)
     drawn = low + (values - low + steps).remainder(span)
     return {name: torch.where((values >= low) & (values <= high), drawn, values)}
+
+
+def _empty_last(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
+    """Shorten all requests; of several, empty the last ones, as engines fill up captured batches."""
+    lengths = fewer(integers[name], generator)
+    lengths[int(torch.randint(1, max(len(lengths), 2), (), generator=generator)) :] = 0
+    return {name: lengths}
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class Structure:
         return self._redraw(self._draws, generator)
 
     def move_pages(self, generator: torch.Generator) -> Redrawing:
-        """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
+        """Move pages between requests that all have as many, and empty requests where a constraint allows that.
 
         For checks, not for timing: a call takes as long as its longest request.
         """
@@ -322,6 +324,8 @@ class Structure:
             if not blocked:
                 self._draws += self._last_pages(group)
                 self._moves += [group.move_pages] if self._can_move_pages(group) else []
+                lengths = () if group.offsets else synthesis.may_be_zero(self.definition).intersection(group.lengths)
+                self._moves += [partial(_empty_last, name=name) for name in lengths]
 
     def _can_move_pages(self, group: _Requests) -> bool:
         """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""
@@ -349,7 +353,7 @@ class Structure:
         if Role.OFFSETS in self.roles.values():
             self.reasons[name] = "offsets among the inputs may be derived from it"
             return
-        self._draws.append(partial(_permute_rows, name=name))
+        self._draws.append(lambda now, drawn: {name: now[name][torch.randperm(len(now[name]), generator=drawn)]})
         experts = self._count(Role.EXPERTS)
         is_split = self.axes.get("num_local_experts", experts) != experts
         if not is_split and "local_expert_offset" not in self.definition.inputs:

@@ -11,15 +11,14 @@ the CPU, because makers read it to make more.
 
 Distributions change plain floating-point inputs:
 
-- ``wide``: rows of very different magnitude, evenly spread between bounds that both occur. Kernels without a
-  scale per row, with a narrow accumulator or with exponentials that overflow fail.
+- ``wide``: rows of very different magnitude, evenly spread between bounds that both occur. Kernels without a scale per
+  row, with a narrow accumulator or with exponentials that overflow fail.
 - ``tiny``: values of about a thousandth, so that an epsilon matters.
 - ``zeros_and_ones``: a quarter of the rows is zero, a quarter is one.
-- ``shifted``: the mean of each column is 3 or -3. Recurrences whose gates are near zero forget soon; with
-  these gates they do not, and kernels that begin in the middle fail.
+- ``shifted``: the mean of each column is 3 or -3. Recurrences whose gates are near zero forget soon; with these gates
+  they do not, and kernels that begin in the middle fail.
 
-Source: the input names of the public flashinfer-trace definitions, and FlashInfer's documentation of page tables and
-index pointers.
+Source: the names of inputs in public flashinfer-trace definitions, and FlashInfer's documentation of page tables.
 """
 
 from __future__ import annotations
@@ -271,6 +270,11 @@ def sequence_lengths(draft: InputDraft, name: str) -> torch.Tensor:
         names = (*_LENGTH_AXES, *_PAGES_AXES)
         limit = _limit(draft, name, "the longest sequence", *names) * page_size(draft.axes)
     return _integers(draft, name, 1, limit)
+
+
+def may_be_zero(definition: Definition) -> frozenset[str]:
+    """Return the inputs that may have zeros by a constraint, ``seq_lens.min().item() >= 0``: requests may be empty."""
+    return frozenset(name for name in definition.inputs if f"{name}.min().item() >= 0" in definition.constraints)
 
 
 def page_numbers(draft: InputDraft, name: str) -> torch.Tensor:

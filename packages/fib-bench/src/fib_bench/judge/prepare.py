@@ -173,7 +173,7 @@ class Preparation:
         return {**found, **self._generate(generated, SECRET.getrandbits(31))}
 
     def _moved_pages(self, structure: Structure) -> dict[str, torch.Tensor]:
-        """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
+        """Integers after pages have moved between requests, or requests were emptied; none if neither may be."""
         if self.run.quick or self._is_late():
             return {}
         with self.context.phases.during(Phase.INPUTS):

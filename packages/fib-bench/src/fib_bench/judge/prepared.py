@@ -26,8 +26,8 @@ from ..transport.arenas import CallLayout
 
 GENERATED = "generated"
 """The distribution of inputs as timed calls get them."""
-MOVED = "moved pages"
-"""The distribution of inputs whose requests have other numbers of pages; see `move_pages`."""
+MOVED = "moved pages or empty requests"
+"""The distribution of inputs whose requests have other numbers of pages or tokens; see `move_pages`."""
 T = TypeVar("T")
 
 
@@ -162,7 +162,7 @@ class PreparedWorkload:
     determined_integers: frozenset[str] = frozenset()
     """Kept integers that have only one valid value in calls of these sizes."""
     moved: Mapping[str, torch.Tensor] = attrs.field(factory=dict)
-    """Other kept integers after pages have moved between requests, as in the trial of the distribution `MOVED`."""
+    """Other integers after pages have moved or requests were emptied, as in the trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
     scalars: list[tuple[InputSet, Mapping[str, float]]] = attrs.field(factory=list)

@@ -26,6 +26,7 @@ from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
 from ..events import Phase
+from ..inputs.synthesis import may_be_zero
 from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.measurement import Measurement, median_error
@@ -383,12 +384,14 @@ class Timer:
         Timed passes replay captured calls with inputs that the judge makes anew, integers included, and compare some
         with fresh answers. Integers and booleans are offsets, page numbers and masks, by which kernels choose their
         work: all must have changed that have several valid values, in passes or where calls with padded indices are
-        right. Booleans are never drawn anew, nor offsets of requests that all have the same length.
+        right. Booleans are never drawn anew, nor offsets of requests that all have the same length. Some requests must
+        have been empty where a definition allows it: engines fill up captured batches with such.
         """
         function, prepared = self._function, self._prepared
         if not function.context.is_cuda:
             return {}
         changed = self.passes.changed_names | (prepared.padded_integers if is_padding_right else frozenset())
+        changed -= may_be_zero(prepared.checker.definition) - prepared.moved.keys()
         inputs = prepared.checker.definition.inputs
         names = prepared.layout.inputs.keys() - prepared.determined_integers - changed
         fixed = [name for name in names if (spec := inputs[name]).is_integer or spec.dtype == "bool"]
