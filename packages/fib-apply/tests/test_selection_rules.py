@@ -266,8 +266,8 @@ class TestCapture:
         assert ranking.candidates[0].may_capture is False
 
     def test_calls_are_ranked_by_what_the_mode_pays(self):
-        def timed(name, latency, call, method="handshake"):
-            timing = {"method": method, "call_ms": call, "graph_safe": method == "handshake"}
+        def timed(name, latency, call, method="handshake", **more):
+            timing = {"method": method, "call_ms": call, "graph_safe": method == "handshake", **more}
             return new_trace(name, latency, timing=timing, performance={"reference_timing": REFERENCE})
 
         traces = [timed("a", 1.0, 30.0), timed("b", 2.0, 20.0), timed("eager", 10.0, 10.0, "eager")]
@@ -277,6 +277,12 @@ class TestCapture:
         captured = ranking.of_captured().candidates
         assert [(c.solution, c.latency_ms) for c in captured] == [("a", 1.0), ("b", 2.0)]
         assert captured[0].fallback_ms == pytest.approx(1000.0)
+        # what calls the engine's own function with a setup is compared with, and serves no captured call
+        planned = timed("planned", 0.5, 50.0, graph_safe=False, setup_ms=3)
+        ranking = rank([*traces, planned]).of_captured()
+        assert (names_of(ranking), ranking.plain.solution) == (["planned", "a", "b"], "a")
+        alone = rank([planned, timed("b", 2.0, 20.0, graph_safe=False)])
+        assert alone.of_captured() is alone
 
     def test_an_evaluation_without_a_call_latency_leaves_one_order(self):
         without = new_trace("a", 2.0, timing={"method": "handshake"})

@@ -90,7 +90,7 @@ class Ranking(msgspec.Struct, frozen=True, array_like=True):
 
     def of_captured(self) -> Ranking:
         """The ranking for calls that are captured; the same one if no solution serves these."""
-        if not self.captured:
+        if not self.captured or all(candidate.has_setup for candidate in self.captured):
             return self
         return msgspec.structs.replace(self, candidates=self.captured, captured=None)
 

@@ -481,8 +481,8 @@ class _Ranker:
     def _captured(
         self, measured: Sequence[Mapping[str, _Measurement]], sizes: Sequence[ApplyKey] | None
     ) -> tuple[Candidate, ...]:
-        """The candidates of captured calls, by device latencies; solutions without one may not be captured."""
-        unsafe = {name for of_run in measured for name, found in of_run.items() if not found.may_capture}
+        """The candidates of captured calls, by device latencies; those with a setup are only to be compared with."""
+        unsafe = {n for of_run in measured for n, found in of_run.items() if not found.may_capture | found.has_setup}
         safe = [{name: found for name, found in of_run.items() if name not in unsafe} for of_run in measured]
         ranked, times = self._scores(safe, sizes, {})
         faster, _ = self._faster_than_fallback(ranked, times, {})

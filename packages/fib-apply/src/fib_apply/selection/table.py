@@ -242,9 +242,9 @@ def traces_by_definition(files: DatasetFiles, definitions: Iterable[str]) -> Ite
 
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
-_FORMAT = "9"
+_FORMAT = "10"
 """1, the first. 2, times of the fallback. 3, capture only of what was verified in replays; keys with layouts. 4, keys
-of padded indices. 5, one message of MessagePack. 7, no refused candidate. 8, numbers. 9, without batch axes.
+of padded indices. 5, MessagePack. 7, no refused candidate. 8, numbers. 9, no batch axes. 10, setups among captured.
 """
 
 
