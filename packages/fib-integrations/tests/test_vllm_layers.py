@@ -1,5 +1,6 @@
 """Layers below vLLM's custom ops: routed eagerly, in ops and in compiled code; all other calls reach the original."""
 
+import inspect
 import itertools
 import sys
 from types import ModuleType, SimpleNamespace
@@ -10,13 +11,15 @@ from engine_stand_ins import LAYERS
 from fib_apply import ApplyConfig, enable_apply
 from fib_integrations import install_flashinfer_integrations, installation, status
 from fib_integrations.adapters import all_adapters, find_definitions
-from fib_integrations.baselines import make_baselines
+from fib_integrations.adapters.vllm_layers import VLLM_ATTENTION, convert_attention
+from fib_integrations.baselines import baseline_solutions, make_baselines
 from fib_integrations.cli import main
 from fib_integrations.vllm import install_hooks
 from fib_schema import TraceSet
 from fib_tracer import enable_tracing
 from flashinfer_stand_ins import examples
 from flashinfer_stand_ins.examples import is_routed, random
+from torch._subclasses import FakeTensorMode
 
 ATTENTION, LINEAR = "vllm.vllm_flash_attn.flash_attn_interface", f"{LAYERS}.utils"
 EXPERTS = f"{LAYERS}.fused_moe.experts.triton_moe"
@@ -67,7 +70,7 @@ DECODE, CAUSAL, MOE, GEMM = NAMES = (
     "fa_paged_decode_h4_kv2_d8_ps4", "fa_paged_causal_h4_kv2_d8_ps4", "moe_bf16_e4_topk2_h8_i6", "gemm_bf16_n5_k8"
 )  # fmt: skip
 CASES = {
-    DECODE: (lambda m, a: m[ATTENTION].flash_attn_varlen_func(**a), attention, _FA),
+    DECODE: (lambda m, a: m[ATTENTION].flash_attn_varlen_func(**a), attention, (*_FA[:3], *_FA[4:])),
     CAUSAL: (
         lambda m, a: m[ATTENTION].flash_attn_varlen_func(**a),
         lambda **changed: attention((3, 1, 6), (7, 9, 6), **changed),
@@ -129,6 +132,7 @@ REFUSED = [
     (DECODE, "it has a sliding window", {"window_size": [3, 0]}),
     (DECODE, "it has a logits soft cap", {"softcap": 30.0}),
     (DECODE, "it returns the log-sum-exp", {"return_softmax_lse": True}),
+    (DECODE, "a request has no query", {"q": random(4, 4, 8), "out": random(4, 4, 8)}),
     (DECODE, "a tensor is not bfloat16", {"k": attention()["k"].to(torch.float8_e4m3fn)}),
     (DECODE, "cp_world_size is given", {"cp_world_size": 2}),
     *(
@@ -161,7 +165,11 @@ def test_unsupported_calls_reach_the_original(name, reason, change, modules):
 
 
 @pytest.mark.parametrize(
-    ("name", "variable"), [(DECODE, "BATCH_INVARIANT"), (MOE, "BATCH_INVARIANT"), (MOE, "MOE_SKIP_PADDING")]
+    ("name", "variable"),
+    [
+        *((DECODE, name) for name in ("BATCH_INVARIANT", "USE_BREAKABLE_CUDAGRAPH")),
+        *((MOE, name) for name in ("BATCH_INVARIANT", "MOE_SKIP_PADDING")),
+    ],
 )
 def test_promises_of_the_engine_are_kept(name, variable, modules, monkeypatch):
     install_flashinfer_integrations()
@@ -170,6 +178,69 @@ def test_promises_of_the_engine_are_kept(name, variable, modules, monkeypatch):
         monkeypatch.setenv(f"VLLM_{variable}", value)
         with enable_apply(marked(name)):
             assert is_routed(call(modules, make())) is is_served
+
+
+def test_a_row_without_keys_is_zero(modules):
+    """The engine fills up captured batches with requests without queries and keys, and reads none of their rows."""
+    given = attention(lengths=(5, 9, 0), cu_seqlens_q=torch.tensor([0, 1, 2, 2]).int())
+    scope = {}
+    exec(find_definitions([DECODE])[0].reference, scope)
+    found = scope["run"](*(given[name] for name in CASES[DECODE][2]))
+    assert not found[2].any()
+    expected = CASES[DECODE][0](modules, given)
+    torch.testing.assert_close(found[:2], expected[:2])
+    assert (expected[2] == 7).all()
+
+
+MODES = [((2, 1), None, 1), ((2, 0), None, 1), (2, None, 1), ((2, 1), 7, 1), ((2, 1), None, 2)]
+
+
+@pytest.mark.parametrize(("mode", "draft", "queries"), MODES)
+def test_only_decodes_with_graphs_of_their_own_are_captured(mode, draft, queries, monkeypatch):
+    """Graphs of another mode, or of a draft model, are replayed with any number of queries per request."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    mode = SimpleNamespace(cudagraph_mode=SimpleNamespace(value=mode))
+    with FakeTensorMode():
+        q = torch.empty(3, 4, 8, dtype=torch.bfloat16, device="cuda")
+    given, taken = attention(q=q, max_seqlen_q=queries), inspect.signature(convert_attention).parameters
+
+    class GPUModelRunner:
+        vllm_config = SimpleNamespace(compilation_config=mode, speculative_config=draft)
+
+        def capture_model(self=None):
+            return convert_attention(**{name: given[name] for name in taken if name in given})
+
+    path, original = "vllm.v1.worker.gpu.model_runner", GPUModelRunner.capture_model
+    monkeypatch.setitem(sys.modules, path, SimpleNamespace(GPUModelRunner=GPUModelRunner))
+    install_hooks()
+    is_captured = (type(mode.cudagraph_mode.value), draft, queries) == (tuple, None, 1)
+    assert isinstance(GPUModelRunner().capture_model(), tuple) is is_captured
+    assert "with which no solution was verified" in original()
+
+
+@pytest.mark.parametrize("name", [DECODE, CAUSAL])
+def test_baselines_pass_what_vllm_passes(name, modules, monkeypatch):
+    (definition,), calls, original = find_definitions([name]), [], modules[ATTENTION].flash_attn_varlen_func
+
+    def plan(
+        batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, num_heads_kv, headdim, cache_seqlens, *, qkv_dtype,
+        cu_seqlens_q, page_size, causal, num_splits,
+    ):  # fmt: skip
+        return batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, num_heads_kv, headdim, page_size, num_splits
+
+    attend = lambda **given: (calls.append(given), original(**given))  # noqa: E731
+    for path, names in (
+        ("vllm.v1.attention.backends.fa_utils", {"get_flash_attn_version": lambda: 3}),
+        ("vllm.vllm_flash_attn", {"get_scheduler_metadata": plan, "flash_attn_varlen_func": attend}),
+    ):
+        monkeypatch.setitem(sys.modules, path, SimpleNamespace(**names))
+    inputs, scope = inputs_of(name), {}
+    exec(baseline_solutions(VLLM_ATTENTION, definition)[0].sources[0].content, scope)
+    scope["run"](*inputs, found := torch.empty_like(inputs[0]), **scope["setup"](*inputs))
+    exec(definition.reference, scope)
+    torch.testing.assert_close(found, scope["run"](*inputs))
+    assert calls[0]["scheduler_metadata"] == (3, calls[0]["max_seqlen_q"], 9, 4, 2, 8, 4, 32)
+    assert [calls[0][n] for n in ("max_seqlen_k", "num_splits", "fa_version")] == [9, 32, 3]
 
 
 def test_calls_within_a_custom_op_are_routed(modules):

@@ -36,6 +36,7 @@ from fib_apply.runtime import get_runtime
 
 from .adapter import PLAN_STATE, VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
 from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
+from .adapters.vllm_layers import captures_decodes
 from .attention import AttentionPlan, Settings, WrapperPlan, is_replayed
 from .environment import is_enabled, when_imported
 from .handlers import RecordedPlan
@@ -281,10 +282,20 @@ def _waiting(original: Original) -> Original:
     def capture_model(*args: Any, **kwargs: Any) -> Any:
         from fib_apply import capture_phase
 
-        with capture_phase(_SECONDS):
-            return original(*args, **kwargs)
+        token = captures_decodes.set(_captures_decodes(getattr(args[0] if args else None, "vllm_config", None)))
+        try:
+            with capture_phase(_SECONDS):
+                return original(*args, **kwargs)
+        finally:
+            captures_decodes.reset(token)
 
     return capture_model
+
+
+def _captures_decodes(config: Any) -> bool:
+    """Whether decodes have graphs of their own: the mode is a pair, and no draft model has graphs, too."""
+    mode = getattr(getattr(config, "compilation_config", None), "cudagraph_mode", None)
+    return isinstance(getattr(mode, "value", None), tuple) and getattr(config, "speculative_config", mode) is None
 
 
 def _starting(original: Original) -> Original:

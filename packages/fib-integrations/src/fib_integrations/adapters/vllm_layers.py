@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-import attrs
 import torch
 
 from ..adapter import VLLM, Adapter, Call, Conversion, DefinitionRef, Family, Original
@@ -48,12 +48,56 @@ def run(q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, softmax_scale)
             output[rows, heads] = torch.einsum("hqk,kd->qhd", weights, v).to(q.dtype)
     return output
 """
+_DECODE_REFERENCE = """\
+import torch
+
+
+@torch.no_grad()
+def run(q, k_cache, v_cache, seq_lens, block_table, softmax_scale):
+    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    output = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    for request, keys in enumerate(seq_lens.tolist()):
+        if keys > 0:  # else the engine has filled up its batch, and the row is zero
+            pages = block_table[request, : (keys + page_size - 1) // page_size].long()
+            k, v = (cache[pages].flatten(0, 1)[:keys].float() for cache in (k_cache, v_cache))
+            queries = q[request].float().unflatten(0, (kv_heads, -1))
+            weights = (torch.einsum("hgd,khd->hgk", queries, k) * softmax_scale).softmax(-1)
+            output[request] = torch.einsum("hgk,khd->hgd", weights, v).flatten(0, 1).to(q.dtype)
+    return output
+"""
 _SAME_IN_ANY_BATCH = "the engine asks for results that no batch changes"
 _FA = "vllm.vllm_flash_attn.flash_attn_interface.flash_attn_varlen_func"
 _HINTS = frozenset(
     {"max_seqlen_k", "scheduler_metadata", "num_splits", "fa_version"}
     | {"q_descale", "k_descale", "v_descale"}  # of fp8 only
 )
+_FA_BASELINE = """\
+import torch
+from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
+
+
+def setup({inputs}):
+    version, splits, metadata = get_flash_attn_version(), 0, None
+    queries, keys, offsets = {queries}, int(seq_lens.max()), {offsets}
+    if version == 3:
+        splits = 32 if len(q) <= 512 else 0  # as for the sizes that vLLM captures
+        metadata = get_scheduler_metadata(
+            len(seq_lens), queries, keys, q.shape[1], k_cache.shape[2], q.shape[2], seq_lens, qkv_dtype=q.dtype,
+            cu_seqlens_q=offsets, page_size=k_cache.shape[1], causal=True, num_splits=splits,
+        )
+    return {{"plan": dict(
+        cu_seqlens_q=offsets, max_seqlen_q=queries, max_seqlen_k=keys, scheduler_metadata=metadata, num_splits=splits,
+        fa_version=version,
+    )}}
+
+
+def run({inputs}, output, *, plan):
+    flash_attn_varlen_func(
+        q=q, k=k_cache, v=v_cache, out=output, seqused_k=seq_lens, softmax_scale=softmax_scale, causal=True,
+        block_table=block_table, **plan,
+    )
+"""
 _CACHES = "num_pages page_size num_kv_heads head_dim bfloat16"
 _CAUSAL = Family(
     name="fa_paged_causal_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim}_ps{page_size}",
@@ -76,24 +120,36 @@ _CAUSAL = Family(
         "total_q == cu_seqlens_q[-1].item()",
         "seq_lens.max().item() <= max_pages_per_seq * page_size",
     ),
-    baseline="""from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
-from vllm.vllm_flash_attn import flash_attn_varlen_func
-
-
-def run(q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, softmax_scale, output):
-    flash_attn_varlen_func(
-        q=q, k=k_cache, v=v_cache, out=output, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=len(q), seqused_k=seq_lens,
-        max_seqlen_k=block_table.shape[1] * k_cache.shape[1], softmax_scale=softmax_scale, causal=True,
-        block_table=block_table, fa_version=get_flash_attn_version(),
-    )
-""",
+    baseline=_FA_BASELINE.format(
+        inputs="q, k_cache, v_cache, cu_seqlens_q, seq_lens, block_table, softmax_scale",
+        queries="int(cu_seqlens_q.diff().max())",
+        offsets="cu_seqlens_q",
+    ),
 )
-_DECODE = attrs.evolve(
-    _CAUSAL,
+_DECODE = Family(
     name=_CAUSAL.name.replace("causal", "decode"),
-    constraints=(*_CAUSAL.constraints, "total_q == num_seqs"),
-    baseline=str(_CAUSAL.baseline).replace("len(q)", "1"),
+    op_type="gqa_paged",
+    inputs={
+        "q": "num_seqs num_qo_heads head_dim bfloat16",
+        "k_cache": _CACHES,
+        "v_cache": _CACHES,
+        "seq_lens": "num_seqs int32",
+        "block_table": "num_seqs max_pages_per_seq int32",
+        "softmax_scale": "float32",
+    },
+    outputs={"output": "num_seqs num_qo_heads head_dim bfloat16"},
+    reference=_DECODE_REFERENCE,
+    description="Attention of one query per request to a paged cache, as vLLM calls FlashAttention. Requests without "
+    "keys fill up captured batches: the engine reads none of their rows, which are zero here.",
+    constraints=("seq_lens.min().item() >= 0", "seq_lens.max().item() <= max_pages_per_seq * page_size"),
+    baseline=_FA_BASELINE.format(
+        inputs="q, k_cache, v_cache, seq_lens, block_table, softmax_scale",
+        queries="1",
+        offsets="torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)",
+    ),
 )
+captures_decodes: ContextVar[bool] = ContextVar("captures_decodes", default=False)
+"""Whether captured calls with one query per request are replayed only with such, and with requests without keys."""
 
 
 def convert_attention(
@@ -103,12 +159,14 @@ def convert_attention(
 ) -> Conversion:  # fmt: skip
     """Causal attention to a paged cache. FlashAttention reads scales of quantised tensors only if the dtype is fp8.
 
-    vLLM captures graphs whose last requests have no tokens and no keys, with which no solution was verified.
+    vLLM adds requests without keys to captured calls, and other graphs may be replayed with any number of queries.
     """
-    if q.is_cuda and torch.cuda.is_current_stream_capturing():
-        return "a captured call has requests without tokens"
-    if _is_batch_invariant():
+    if q.is_cuda and torch.cuda.is_current_stream_capturing() and not (max_seqlen_q == 1 and captures_decodes.get()):
+        return "a captured call has requests with which no solution was verified"
+    if _is_set("VLLM_BATCH_INVARIANT"):
         return _SAME_IN_ANY_BATCH
+    if _is_set("VLLM_USE_BREAKABLE_CUDAGRAPH"):
+        return "the engine adds requests to calls that are not captured"
     if block_table is None or seqused_k is None:
         return "its keys are not in pages"
     if q.dtype is not _BF16 or k.dtype is not _BF16 or v.dtype is not _BF16:
@@ -124,13 +182,17 @@ def convert_attention(
     if return_softmax_lse:
         return "it returns the log-sum-exp"
     scale = float(q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
-    values = q, k, v, cu_seqlens_q, seqused_k, block_table, scale
+    values: tuple[Any, ...] = q, k, v, cu_seqlens_q, seqused_k, block_table, scale
+    if max_seqlen_q == 1:
+        if len(q) != len(seqused_k):
+            return "a request has no query"
+        values = q, k, v, seqused_k, block_table, scale
     key = attention_key(q, k, max_seqlen_q)
     return (key, values, False) if out is None else (key, (*values, out), True)
 
 
-def _is_batch_invariant() -> bool:
-    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in {"", "0"}
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "0") not in {"", "0"}
 
 
 def attention_key(q: _Tensor, k: _Tensor, max_seqlen_q: int) -> tuple[bool, int, int, int, int]:
@@ -208,9 +270,9 @@ def convert_experts(
         return "it has a quantisation, a bias or a limit of the activation"
     if getattr(getattr(self, "activation_config", None), "clamp_limit", None) is not None:  # of later versions
         return "it has a limit of the activation"
-    if _is_batch_invariant():
+    if _is_set("VLLM_BATCH_INVARIANT"):
         return _SAME_IN_ANY_BATCH
-    if os.environ.get("VLLM_MOE_SKIP_PADDING", "0") not in {"", "0"}:
+    if _is_set("VLLM_MOE_SKIP_PADDING"):
         return "rows of padding have no experts"
     if getattr(activation, "value", activation) != "silu":
         return "the activation is another one"
