@@ -241,18 +241,11 @@ MEANS = make_definition(
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        (MEAN, "PASSED"),
-        (MEAN.replace("if length:", "if True:"), "INCORRECT_NUMERICAL"),
-        (MEAN.replace("if length:", "length = max(length, 1)\n        if True:"), "INCORRECT_NUMERICAL"),
-    ],
-    ids=["right", "nan", "at-least-one"],
+    "instead", ["if length:", "if True:", "length = max(length, 1)\n        if True:"], ids=["right", "nan", "one-page"]
 )
-def test_solutions_are_called_with_empty_requests_where_a_constraint_allows_them(make_judge, code, status):
-    judge, axes = make_judge(), {"batch": 3, "num_pages": 64, "max_num_pages": 5}
-    prepared = judge.prepare(MEANS, make_workload(MEANS, axes))
-    assert (torch.tensor([*prepared.moved["seq_lens"]]) == 0).any()
+def test_solutions_are_called_with_empty_requests_where_a_constraint_allows_them(make_judge, instead):
+    judge, code = make_judge(), MEAN.replace("if length:", instead)
+    prepared = judge.prepare(MEANS, make_workload(MEANS, {"batch": 3, "num_pages": 64, "max_num_pages": 5}))
     ((_, found),) = judge.evaluate(MEANS, make_solution(code, definition="means"), [prepared])
-    assert found.status == status
-    assert status == "PASSED" or "moved pages or empty requests" in found.log
+    assert found.status == ("PASSED" if code == MEAN else "INCORRECT_NUMERICAL")
+    assert code == MEAN or "moved pages or empty requests" in found.log

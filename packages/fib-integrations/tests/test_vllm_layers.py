@@ -5,13 +5,14 @@ import itertools
 import sys
 from types import ModuleType, SimpleNamespace
 
+import attrs
 import pytest
 import torch
 from engine_stand_ins import LAYERS
 from fib_apply import ApplyConfig, enable_apply
 from fib_integrations import install_flashinfer_integrations, installation, status
 from fib_integrations.adapters import all_adapters, find_definitions
-from fib_integrations.adapters.vllm_layers import VLLM_ATTENTION, convert_attention
+from fib_integrations.adapters.vllm_layers import VLLM_ATTENTION, VLLM_EXPERTS, convert_attention
 from fib_integrations.baselines import baseline_solutions, make_baselines
 from fib_integrations.cli import main
 from fib_integrations.vllm import install_hooks
@@ -241,6 +242,29 @@ def test_baselines_pass_what_vllm_passes(name, modules, monkeypatch):
     torch.testing.assert_close(found, scope["run"](*inputs))
     assert calls[0]["scheduler_metadata"] == (3, calls[0]["max_seqlen_q"], 9, 4, 2, 8, 4, 32)
     assert [calls[0][n] for n in ("max_seqlen_k", "num_splits", "fa_version")] == [9, 32, 3]
+
+
+@pytest.mark.parametrize("name", [DECODE, MOE])
+@pytest.mark.parametrize("kind", ["no trace", "slower", "counted", "faster"])
+def test_calls_with_buffers_are_not_converted_where_nothing_can_win(name, kind, modules):
+    """The baseline of vLLM is faster than the solution, but for the last kind."""
+    call, make, _ = CASES[name]
+    install_flashinfer_integrations(count_calls=True)
+    (definition,), found = find_definitions([name]), marked(name)
+    (baseline,) = baseline_solutions(VLLM_ATTENTION if name == DECODE else VLLM_EXPERTS, definition)
+    latency, (theirs,) = 1.0 if kind == "faster" else 0.01, found.traces[name]
+    evaluation = theirs.evaluation
+    evaluation = attrs.evolve(evaluation, performance=attrs.evolve(evaluation.performance, latency_ms=latency))
+    ours = attrs.evolve(theirs, solution=baseline.name, evaluation=evaluation)
+    patched = modules[ATTENTION].flash_attn_varlen_func if name == DECODE else modules[EXPERTS].TritonExperts.apply
+    traces = () if kind == "no trace" else (theirs, ours)
+    data_set = examples.data_set(definition, traces, (*found.solutions[name], baseline))
+    with enable_apply(data_set, stats=kind == "counted"):
+        call(modules, make())
+        vars(patched)["__fib_patched__"]._scope["_fib_convert"] = None
+        call(modules, make())
+    reasons = [text for one in status() for text, _ in one.unsupported_calls]
+    assert reasons == ([] if kind in {"no trace", "slower"} else ["its conversion raised TypeError"])
 
 
 def test_calls_within_a_custom_op_are_routed(modules):

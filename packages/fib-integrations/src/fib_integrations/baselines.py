@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
+from fib_apply.selection.table import local_hardware
 from fib_schema import BuildSpec, Definition, FibError, Solution, SourceFile, TraceSet
 
 from .adapter import Adapter
+
+if TYPE_CHECKING:
+    from fib_apply.routing.dispatcher import Dispatcher
 
 AUTHOR = "flashinfer"
 
@@ -73,6 +77,20 @@ def _is_in(runtime: Any, ours: Solution) -> bool:
     except FibError:  # the data set has no solution of this name
         return False
     return bool(theirs.hash() == ours.hash())
+
+
+def may_win(dispatcher: Dispatcher, baselines: frozenset[str]) -> bool:
+    """Whether a solution may serve calls without a plan on this machine: it is no baseline, nor slower than one."""
+    config, known = dispatcher.config, dispatcher.pool.rankings
+    on_hardware = [known[name] for name in local_hardware() if name in known]
+    rankings = [each for one in on_hardware for each in (*one.by_key.values(), one.best) if each is not None]
+    for ranking in (mode for each in rankings for mode in (each, each.of_captured())):
+        ours = [candidate for candidate in ranking.candidates if candidate.solution in baselines]
+        for found in ranking.plain_candidates:
+            is_fast = all(found.is_faster_than_equivalent(one, config.margin) for one in ours)
+            if found.solution not in baselines and (is_fast or not config.require_speedup):
+                return True
+    return False
 
 
 @attrs.frozen

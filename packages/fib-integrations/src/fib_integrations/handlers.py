@@ -24,6 +24,7 @@ from fib_schema import FibError
 from fib_schema.padded_indices import padded_indices_of
 
 from .adapter import Call, DefinitionRef
+from .baselines import may_win
 
 if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
@@ -80,6 +81,8 @@ class HandlerFactory:
     ) -> Handler:
         """The handler of calls with one key."""
         handler: Handler = PassedOn()
+        if dispatcher is not None and plan is None and not (dispatcher.is_counted or may_win(dispatcher, baselines)):
+            return _with_listeners(definition, handler)
         if dispatcher is not None and (plan is None or plan.is_routable):
             inputs = values[: len(definition.inputs)]
             planned = None if plan is None else self._planned(dispatcher, inputs, baselines)

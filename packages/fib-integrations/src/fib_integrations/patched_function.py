@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 from fib_apply.hook import callbacks_for, has_listeners
 from fib_apply.routing.call_sites import Runtime
-from fib_apply.selection.table import local_hardware
 from torch._C._dynamo import eval_frame
 
 from .adapter import PLAN_STATE, Adapter, Call, CannotAdapt, DefinitionRef, Target, definition_mismatch
-from .baselines import matching_baselines
+from .baselines import matching_baselines, may_win
 from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, PlanStore, RecordedPlan, find_dispatcher
 from .wrapper_codegen import compiled, dispatch_source, identifier, inlined_source, read_signature, wrapper_source
 
@@ -128,12 +127,9 @@ class PatchedFunction:
         if isinstance(found, str):
             return False
         definition, dispatcher = found
-        by_hardware = {} if dispatcher is None else dispatcher.pool.rankings
-        rankings = [
-            each for name in local_hardware() if name in by_hardware for each in by_hardware[name].by_key.values()
-        ]
-        may_route = any(each.plain or each.of_captured().plain for each in rankings)
-        return may_route or bool(callbacks_for(definition.name, definition.inputs))
+        if dispatcher is not None and may_win(dispatcher, self._baselines(dispatcher, self._binding)):
+            return True
+        return bool(callbacks_for(definition.name, definition.inputs))
 
     def _make_scope(self) -> dict[str, Any]:
         return {
@@ -160,6 +156,7 @@ class PatchedFunction:
             "_fib_generation": None,
             "_fib_handlers": {},
             "_fib_dps_handlers": {},
+            "_fib_keys_passed_on": {},
         }
 
     # -- switching -----------------------------------------------------------------------------------
@@ -174,6 +171,7 @@ class PatchedFunction:
         self._binding = _Binding(runtime)
         self.passed_on = self._binding.passed_on
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
+        self._scope["_fib_keys_passed_on"] = self.passed_on
         if (make := getattr(self.target, "compiled_as", None)) is not None:
             may_serve = lambda key: self.may_serve(key)  # noqa: E731, PLW0108 a bound method has no attributes of its own
             setattr(may_serve, _CONSTANT, True)
@@ -333,6 +331,7 @@ class PatchedFunction:
             "_fib_plans": copied,
             "_fib_handlers": {},
             "_fib_dps_handlers": {},
+            "_fib_keys_passed_on": {},
             "_fib_add_handler": self._explaining_handler,
             "_fib_start_plan": lambda plan: plan.discard_handlers(None),
             "_fib_fall_through": lambda reason, *_: UnsupportedCall(reason),

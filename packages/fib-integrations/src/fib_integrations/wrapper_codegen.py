@@ -204,10 +204,10 @@ _PASS_ON = """\
 
 _PASS_ON_BY_KEY = """\
     try:
-        _fib_handler = _fib_handlers.get(_fib_make_key({key_arguments}))
+        _fib_is_passed_on = _fib_make_key({key_arguments}) in _fib_keys_passed_on
     except _fib_errors:
-        _fib_handler = None
-    if _fib_type(_fib_handler) is _fib_passed_on and not _fib_handler.callbacks:  # only a plan's are counted
+        _fib_is_passed_on = False
+    if _fib_is_passed_on:
 """
 
 _PASS_ON_BY_PLAN = """\

@@ -107,9 +107,9 @@ class Dispatcher:
         is_counted: bool = False,
         metrics: CallMetrics | None = None,
     ) -> None:
-        self.pool = pool
-        self.definition = pool.definition
-        self.config = pool.config
+        self.pool, self.definition, self.config = pool, pool.definition, pool.config
+        self.is_counted = is_counted
+        """Whether each call is counted, so that it must reach a route."""
         self.sources: dict[str, str] = {}
         """The generated code of routes, by function name."""
         self._metrics = CallMetrics() if metrics is None else metrics
