@@ -54,12 +54,12 @@ def requests(monkeypatch):
     pids = set()
     post = Worker.post
 
-    def counted(worker, message, descriptors=()):
-        if isinstance(message, Build) and message.solution is not None:
+    def counted(worker, *messages, descriptors=()):
+        if isinstance(messages[0], Build) and messages[0].solution is not None:
             pids.add(worker.pid)
         if worker.pid in pids:
-            counts[type(message).__name__] += 1
-        post(worker, message, descriptors)
+            counts.update(type(message).__name__ for message in messages)
+        post(worker, *messages, descriptors=descriptors)
 
     monkeypatch.setattr(Worker, "post", counted)
     return counts

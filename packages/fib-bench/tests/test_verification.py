@@ -89,7 +89,7 @@ def make_timed(make_judge, device_context):
 
     def make(n=64, **fields):
         prepared = make_judge().prepare(DOUBLE, make_workload(DOUBLE, {"n": n}))
-        worker = SimpleNamespace()
+        worker = SimpleNamespace(waited_seconds=0.0)
         opened.append(BoundFunction(worker, prepared.layout, CALLS, device_context))
         return Timed(prepared, opened[-1], **fields)
 

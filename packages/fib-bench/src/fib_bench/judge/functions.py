@@ -295,7 +295,7 @@ class BoundFunction:
     def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
         """Check the outputs of many calls together; `where` names the calls in messages and findings."""
         if seen:
-            verdict = prepared.checker.judge_together(seen)
+            verdict = prepared.checker.guarded(lambda: prepared.checker.evaluator.judge_together(seen))
             _raise_if_wrong(verdict, where)
             self.findings[where] = verdict.extra
 

@@ -72,10 +72,6 @@ class OutputChecker:
         check = self.guarded(lambda: self.evaluator.check(case))
         return InputSet(distribution, layout, inputs, expected, outputs, check, self)
 
-    def judge_together(self, observations: Sequence[Observation]) -> Verdict:
-        """Judge the outputs of many calls together."""
-        return self.guarded(lambda: self.evaluator.judge_together(observations))
-
     def guarded(self, judge: Callable[[], T]) -> T:
         """Call evaluator code; one that raises is no verdict on a solution, but `EvaluatorFailed`."""
         try:

@@ -258,7 +258,6 @@ class Slots:
     def __init__(
         self, layout: CallLayout, count: int, device: torch.device, shares_inputs_with: Slots | None = None
     ) -> None:
-        self.layout = layout
         self.count = count
         self._owns_inputs = shares_inputs_with is None
         shared = None if shares_inputs_with is None else shares_inputs_with._input_arena  # noqa: SLF001
