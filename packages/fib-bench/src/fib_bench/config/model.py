@@ -316,8 +316,8 @@ class BenchmarkConfig(Layers):
     use_isolated_runner: bool = checked(False, flag)
     """No effect: every solution runs in a worker of its own. Accepted for configurations of other tools."""
     timeout_seconds: float = checked(300.0, number())
-    """The bound on one build, and on each step of an evaluation; at most 60 while other judges of the device wait. The
-    calls of a solution on one workload end within three times as long together."""
+    """The bound on one build, and on each step of an evaluation; at most 60 while other judges of the device wait. All
+    calls of a step, compilation left out, end after about three times as long together."""
     memory_bytes: int | None = checked(None, whole(1))
     """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
     seed: int = checked(0, whole())

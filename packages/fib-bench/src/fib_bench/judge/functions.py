@@ -29,7 +29,7 @@ from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, 
 from .device import DeviceContext, lacks_memory
 from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
 
-_MOST_TUNING_CALLS, _ALL_LIMITS = 8, 3  # time limits, in which all calls on a workload and what surrounds them end
+_MOST_TUNING_CALLS, _ALL_LIMITS = 16, 3  # time limits, in which all calls on a workload and what surrounds them end
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
@@ -160,7 +160,7 @@ class BoundFunction:
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
         self._setup_ns: list[float] = []
-        self._waited_before = worker.waited_seconds
+        self._waited_before, self._tuning_calls = worker.waited_seconds, 0
 
     def __enter__(self) -> Self:
         try:
@@ -245,7 +245,8 @@ class BoundFunction:
         return outputs
 
     def _call_first(self, slot: int) -> None:
-        for _ in range(_MOST_TUNING_CALLS):  # a kernel that depends on the choice of another one compiles after that
+        while self._tuning_calls < _MOST_TUNING_CALLS:  # a kernel that depends on another's choice compiles after that
+            self._tuning_calls += 1
             with self.context.no_device_work():
                 is_tuned = not self.ask(messages.Call(slot, is_first=True), messages.Called).untuned
             if is_tuned:

@@ -182,6 +182,9 @@ class Worker:
     def post(self, *requests: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send requests; `answer` waits for the reply to each. Raises like `request`."""
         self._raise_if_closed()
+        if not all(isinstance(reply, messages.Compiling) for reply in self._replies):
+            self.close()
+            raise WorkerLost("the worker answered before it was asked, and was killed", is_forgery=True)
         self._asked = requests[-1]
         try:
             send(self._channel, *requests, descriptors=descriptors)
@@ -201,6 +204,7 @@ class Worker:
         latest = deadline + (_MOST_COMPILE_SECONDS if may_compile else 0.0)
         while not self._replies or isinstance(self._replies[0], messages.Compiling):
             if self._replies and isinstance(note := self._replies.popleft(), messages.Compiling):
+                begin = time.monotonic()
                 deadline, room = min(time.monotonic() + seconds, latest), _MOST_NOTED - len(self.not_compiled)
                 self.not_compiled |= dict.fromkeys(text[:_MOST_NOTED] for text in note.not_compiled[:room])
                 continue
@@ -210,7 +214,7 @@ class Worker:
                 self.close()
                 raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
             self._wait(left)
-        self.waited_seconds += 0.0 if may_compile else time.monotonic() - begin
+        self.waited_seconds += min(time.monotonic() - begin, seconds)  # the judge may have been stopped meanwhile
         return self._replies.popleft()
 
     def _checked(self, reply: object, expected: type[R]) -> R:
