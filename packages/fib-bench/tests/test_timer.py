@@ -38,6 +38,7 @@ class Device:
     """Of the least call, beyond nothing."""
     scatter: float = 10.0
     size_bytes: int = 0
+    has_outputs: bool = True
     end_ns: int = 1000
     ran_seconds: float = 0.0
     disturbed: list[int] = attrs.field(factory=list)
@@ -182,6 +183,18 @@ def test_nothing_below_the_least_call_is_published(make_timer):
         impossible.measurement()
     on_cpu = sampled(make_timer(Device(dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 10.0)), is_cuda=False))
     assert {on_cpu.measurement().call_ns, *on_cpu.measurement().samples_ns} == {50.0}  # an empty Python function
+
+
+def test_neither_an_empty_function_nor_the_reference_is_accused(make_timer):
+    nearly = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 20.0)
+    trusted, empty = (
+        sampled(make_timer(Device(), is_trusted=True)),
+        sampled(make_timer(Device(nearly, has_outputs=False))),
+    )
+    empty.compare_with(trusted)
+    assert empty.measurement().latency_ms == pytest.approx(5e-5)
+    faster = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), -500.0)
+    assert sampled(make_timer(Device(faster), is_trusted=True)).measurement().latency_ms == pytest.approx(5e-5)
 
 
 @pytest.mark.parametrize(("size_bytes", "is_told"), [(1 << 16, True), (1 << 24, False)])

@@ -172,6 +172,11 @@ class Passes:
         """The inputs whose values differ between calls."""
         return frozenset(self._recipes).union(*self._structures)
 
+    @property
+    def has_outputs(self) -> bool:
+        """Whether a call writes anything."""
+        return any(size for _, size in self._outputs)
+
     def redraw(self) -> None:
         """Draw the structural integers of the next passes: a plan that was made for others is of no use."""
         if self._redraw is not None:
@@ -311,7 +316,7 @@ class Passes:
             if time.monotonic() - begin > context.timeout_seconds:
                 worker.close()
                 raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
-        worker.waited_seconds += time.monotonic() - begin
+        worker.waited_seconds += min(time.monotonic() - begin, seconds)
         if is_asked or not on_device:
             worker.answer(Done, seconds)
         return is_asked

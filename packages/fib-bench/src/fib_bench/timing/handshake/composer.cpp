@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <initializer_list>
 
@@ -407,7 +408,18 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
       TRY(d.add_child(&added, graph, &step.last, 1, pass->graphs[slot]), "composing a call");
       step.last = added;
     } else if (kind == kLeast) {
-      void* least[] = {&state, &call};
+      u64 from = 0, to = 0;
+      u32 words = 0, count = 0;  // of the largest input, with at least a byte for each element, and the largest output
+      const u32 most = call.blocks * kThreads;
+      for (u32 i = 0; i < call.inputs; ++i) {
+        const u32 there = (u32)std::min<u64>(call.input[i].elements / 16, most);
+        if (there > words) from = call.input[i].target, words = there;
+      }
+      for (u32 i = 0; i < call.outputs; ++i) {
+        const u32 there = call.output[i].source % 16 ? 0 : (u32)std::min<u64>(call.output[i].bytes / 16, most);
+        if (there > count) to = call.output[i].source, count = there;
+      }
+      void* least[] = {&state, &from, &words, &to, &count};
       TRY(step.run(d.least, call.blocks, kThreads, 0, least), "composing the least call");
     }
     TRY(digest(step, *pass, index, 0, call), "composing a digest");

@@ -271,23 +271,11 @@ extern "C" __global__ void __launch_bounds__(256, 4) fib_refill(u64 key, const _
   for (u32 i = 0; i < call.inputs; ++i) fib_fill(call.input[i], key, thread, threads);
 }
 
-// The least that any call does: each thread writes a word of the outputs, about every second one, after it has read a
-// word of the largest input. Large outputs are written in part, so that no honest kernel has to be as fast as a copy.
-extern "C" __global__ void fib_least(FibState* state, const __grid_constant__ FibCall call) {
-  u64 word = (u64)blockIdx.x * blockDim.x + threadIdx.x, from = 0, words = 0;
-  for (u32 i = 0; i < call.inputs; ++i) {
-    const u64 count = call.input[i].elements / 16;  // of at least a byte each
-    if (count > words) from = call.input[i].target, words = count;
-  }
-  const uint4 found = words ? __ldcg((const uint4*)from + word % words) : make_uint4(0, 0, 0, 0);
+// The least that any call does: each thread writes a word of an output after it has read a word of an input.
+// Large outputs are written in part, so that no honest kernel has to be as fast as a copy.
+extern "C" __global__ void fib_least(FibState* state, const char* from, u32 words, char* to, u32 count) {
+  const u32 word = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint4 found = words ? __ldcg((const uint4*)from + (word < words ? word : word % words)) : make_uint4(0, 0, 0, 0);
   if (word == 0) state->residue = found.x;
-  for (u32 i = 0; i < call.outputs; ++i) {
-    const FibOutput& out = call.output[i];
-    const u64 count = out.source % 16 ? 0 : out.bytes / 16;
-    if (word < count) {
-      ((uint4*)out.source)[word] = found;
-      return;
-    }
-    word -= count;
-  }
+  if (word < count) ((uint4*)to)[word] = found;
 }
