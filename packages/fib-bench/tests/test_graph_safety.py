@@ -9,7 +9,7 @@ from fib_bench.judge.timer import Timer
 
 from .samples import make_definition
 
-ALL = ("at", "seen", "mask")
+ALL = ("at", "seq_lens", "mask")
 HAS_SETUP = {"has_setup": True, "keeps_integers": True}
 
 
@@ -17,13 +17,14 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
     ("changed", "timing", "problem"),
     [
         (ALL, {}, ""),
-        (("at", "seen"), {}, "integer or boolean inputs were not redrawn: mask"),
-        (("at",), {}, "integer or boolean inputs were not redrawn: mask, seen"),
-        (("at", "mask"), {"determined": "seen"}, ""),
-        (("at", "mask"), {"padded": "seen"}, ""),
-        (("at", "mask"), {"padded": "seen", "is_padding_right": False}, "were not redrawn: seen"),
-        (ALL, {"constraints": ("at.min().item() >= 0",)}, "were not redrawn: at"),
-        (ALL, {"constraints": ("at.min().item() >= 0",), "moved": {"at": None}}, ""),
+        (("at", "seq_lens"), {}, "integer or boolean inputs were not redrawn: mask"),
+        (("at",), {}, "integer or boolean inputs were not redrawn: mask, seq_lens"),
+        (("at", "mask"), {"determined": "seq_lens"}, ""),
+        (("at", "mask"), {"padded": "seq_lens"}, ""),
+        (("at", "mask"), {"padded": "seq_lens", "is_padding_right": False}, "were not redrawn: seq_lens"),
+        (ALL, {"constraints": ("seq_lens.min().item() >= 0",)}, "were not redrawn: seq_lens"),
+        (ALL, {"constraints": ("seq_lens.min().item() >= 0",), "moved": {"seq_lens": None}}, ""),
+        (ALL, {"constraints": ("at.min().item() >= 0",)}, ""),
         (ALL, {"method": "eager"}, "it was timed by the method 'eager'"),
         (ALL, HAS_SETUP, "its setup makes a plan on the host"),
         (ALL, {"keeps_integers": True}, "its integers were not redrawn, because the baseline has a setup"),
@@ -33,10 +34,10 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
     ],
 )
 def test_verified_replays_with_other_integers_are_safe(changed, timing, problem):
-    inputs = {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]", "mask": "bool[m]"}
+    inputs = {"x": "float32[n]", "at": "int64[m]", "seq_lens": "int32[m]", "mask": "bool[m]"}
     context = SimpleNamespace(is_cuda=True)
     options = {"has_setup": False, "keeps_integers": False, "context": context, **timing}
-    code, constraints = "def run(x, at, seen, mask): ...", options.pop("constraints", ())
+    code, constraints = "def run(x, at, seq_lens, mask): ...", options.pop("constraints", ())
     definition = make_definition(inputs, {"y": "float32[n]"}, code, constraints=constraints)
     compared = Counter({Sample.PUBLISHED: options.pop("verified", 10), Sample.OTHER: 90})
     prepared = SimpleNamespace(

@@ -84,9 +84,10 @@ def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: s
 
 
 def _empty_last(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
-    """Shorten all requests; of several, empty the last ones, as engines fill up captured batches."""
+    """Shorten all requests, and empty the last ones, as engines fill up captured batches; of one request, that one."""
     lengths = fewer(integers[name], generator)
-    lengths[int(torch.randint(1, max(len(lengths), 2), (), generator=generator)) :] = 0
+    first = int(torch.randint(1, len(lengths), (), generator=generator)) if len(lengths) > 1 else 0
+    lengths[first:] = 0
     return {name: lengths}
 
 

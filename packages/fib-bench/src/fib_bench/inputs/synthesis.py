@@ -273,8 +273,9 @@ def sequence_lengths(draft: InputDraft, name: str) -> torch.Tensor:
 
 
 def may_be_zero(definition: Definition) -> frozenset[str]:
-    """Return the inputs that may have zeros by a constraint, ``seq_lens.min().item() >= 0``: requests may be empty."""
-    return frozenset(name for name in definition.inputs if f"{name}.min().item() >= 0" in definition.constraints)
+    """Return the lengths that may be zero by a constraint, ``seq_lens.min().item() >= 0``: requests may be empty."""
+    named = [name for name in definition.inputs if f"{name}.min().item() >= 0" in definition.constraints]
+    return frozenset(name for name in named if role_of(definition, name) is Role.LENGTHS)
 
 
 def page_numbers(draft: InputDraft, name: str) -> torch.Tensor:
