@@ -27,6 +27,7 @@ COOKIE = "fib_serve_session"
 _WINDOW_SECONDS = 10
 _MAX_SESSIONS = 10_000
 _BODIES_AT_ONCE = 2
+_TURNS = 8  # the event loop takes turns: what needs no user, as `/health`, waits for few others
 _MAX_REQUESTS = 200  # of a user at the same time: all users together have 2000 connections
 _SAFE_METHODS = ("GET", "HEAD")
 
@@ -47,6 +48,8 @@ class Gate:
     limiter: FixedWindowRateLimiter = attrs.field(factory=lambda: FixedWindowRateLimiter(MemoryStorage()))
     sessions: dict[str, str] = attrs.field(factory=dict, repr=False)
     """The token of each session; a restart ends all."""
+    turns: asyncio.Semaphore = attrs.field(factory=lambda: asyncio.Semaphore(_TURNS))
+    """Bounds the requests that are admitted at the same time."""
     bodies: dict[int, asyncio.Semaphore] = attrs.field(
         factory=lambda: defaultdict(lambda: asyncio.Semaphore(_BODIES_AT_ONCE))
     )

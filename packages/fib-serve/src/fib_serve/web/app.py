@@ -108,8 +108,10 @@ class _Protection:
 
     async def _admit(self, request: Request, receive: Receive, stack: AsyncExitStack) -> None:
         """Find the user of a request, count the request until its answer is sent, and read its body."""
-        principal, gate = await run_in_threadpool(_principal, request), request.app.state.gate
-        most = _MAX_FORM_BYTES
+        principal, most, gate = None, _MAX_FORM_BYTES, request.app.state.gate
+        if not request.url.path.startswith(_OPEN):
+            async with gate.turns:
+                principal = await run_in_threadpool(_principal, request)
         if principal is not None:
             most = _MAX_BODY_BYTES
             stack.enter_context(gate.admitted(principal.user_id))
@@ -124,8 +126,6 @@ class _Protection:
 
 def _principal(request: Request) -> Principal | None:
     """The user of a request; who has none sends no body but that of the form to log in."""
-    if request.url.path.startswith(_OPEN):
-        return None
     if request.method not in _SAFE_METHODS:
         return require_user(request)
     with suppress(Refused):  # the route answers with it
