@@ -97,13 +97,8 @@ def test_text_of_strangers_is_escaped(client, token, enter, database):
     identifier = enter("alice", f"{GOOD}# {HOSTILE}", log=HOSTILE, name="<b>bold&amp;")
     with database.write() as connection:
         reject(connection, identifier, HOSTILE)
-    for path in (
-        "/leaderboard",
-        "/leaderboard/double",
-        f"/submissions/{identifier}",
-        "/submissions",
-        "/submissions?user=alice",
-    ):
+    lists = ("/leaderboard", "/leaderboard/double", "/submissions", "/submissions?user=alice")
+    for path in (*lists, f"/submissions/{identifier}"):
         page = client.get(path, headers=HTML | bearer(token("alice")))
         assert page.status_code == 200, path
         assert "window.hacked()</script>" not in page.text

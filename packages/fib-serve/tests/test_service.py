@@ -84,18 +84,9 @@ def run(x):
 def test_hidden_workloads_are_not_told_to_submitters(contest):
     identifier = submit(contest.alice, TELLS)
     wait(contest.alice, [identifier])
-    texts = [
-        contest.alice.get(path).text
-        for path in (
-            f"/tasks/{identifier}",
-            f"/v1/submissions/{identifier}",
-            f"/v1/submissions/{identifier}/traces",
-            f"/submissions/{identifier}",
-            "/submissions",
-            "/definitions/double/workloads",
-        )
-    ]
-    for text in texts:
+    own = [f"/tasks/{identifier}", *(f"{root}/submissions/{identifier}" for root in ("", "/v1"))]
+    paths = (*own, f"/v1/submissions/{identifier}/traces", "/submissions", "/definitions/double/workloads")
+    for text in [contest.alice.get(path).text for path in paths]:
         assert re.search(r"\b(65537|131071)\b|secret|hidden shape is \(", text) is None
     found = contest.alice.get(f"/v1/submissions/{identifier}").json()
     assert found["verdict"] == "RUNTIME_ERROR"

@@ -208,11 +208,9 @@ Record: TypeAlias = tuple[str, float, float]
 def records(connection: Connection, definition: str, hardware: str, limit: int) -> Sequence[Record]:
     """The ranked submissions that were better than all before them: the last ones, the oldest first."""
     before = func.max(submissions.c.score).over(order_by=submissions.c.number, rows=(None, -1))
-    is_ranked = and_(
-        submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware
-    )
+    chosen = and_(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
     columns = (submissions.c.number, submissions.c.user_id, submissions.c.created_at, submissions.c.score)
-    of_all = select(*columns, before.label("before")).where(is_ranked).subquery()
+    of_all = select(*columns, before.label("before")).where(chosen).subquery()
     query = select(users.c.name, of_all.c.created_at, of_all.c.score).join(users, users.c.id == of_all.c.user_id)
     is_record = or_(of_all.c.before.is_(None), of_all.c.score > of_all.c.before)
     found = connection.execute(query.where(is_record).order_by(of_all.c.number.desc()).limit(limit))

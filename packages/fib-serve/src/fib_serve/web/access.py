@@ -128,7 +128,7 @@ def require_user(request: Request) -> Principal:
     """The dependency of a route that needs a token."""
     principal = find_principal(request)
     if principal is None:
-        raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'")
+        raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'; commands take FIB_SERVE_TOKEN")
     return principal
 
 

@@ -218,10 +218,8 @@ def login(request: Request) -> Response:
         problem = "This token is not valid: it is unknown, expired or revoked."
         return _page(request, None, "login.html", "Log in", 401, problem=problem)
     answer = RedirectResponse("/leaderboard", 303)
-    is_secure = request.url.scheme == "https"
-    answer.set_cookie(
-        COOKIE, gate.open_session(token), _COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure
-    )
+    https = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, gate.open_session(token), _COOKIE_SECONDS, httponly=True, samesite="strict", secure=https)
     return answer
 
 
