@@ -112,11 +112,12 @@ def test_commands_list_definitions_and_print_a_starter_and_a_leaderboard(
     monkeypatch.setenv("FIB_SERVE_TOKEN", token("alice"))
     with Client(address, token("alice")) as user:
         user.submit(make_solution())
-    summary = {"public": {"speedup_text": "2x", "flags": ["insensitive: y to zeros"]}}
+    summary = {"public": {"flags": ["insensitive: y to zeros"]}, "hidden": {"verdict": "PASSED", "speedup_text": "2x"}}
     identifier = finish(database, settings.dataset, summary=summary)
     assert main(["status", identifier]) == 0
-    titles, row, flags = capsys.readouterr().out.splitlines()
-    assert (titles.split()[-1], row.split()[-1], flags) == ("speedup", "2x", "flags: insensitive: y to zeros")
+    titles, row, *facts = capsys.readouterr().out.splitlines()
+    assert (titles.split()[-1], row.split()[-1]) == ("speedup", "2x")
+    assert facts == ["hidden workloads: PASSED", "flags: insensitive: y to zeros"]
     assert main(["definitions"]) == 0
     assert "double  Twice the input." in capsys.readouterr().out
     assert main(["starter", "double"]) == 0

@@ -124,9 +124,9 @@ def _follow(client: Client, submission: str) -> SubmissionInfo:
 def _show(submission: SubmissionInfo) -> int:
     names = ("id", "definition", "solution", "state", "verdict", "passed", "planned", "is_ranked", "speedup")
     print_table(names, [{**attrs.asdict(submission), "speedup": _speedup(submission)}])
-    public = (submission.summary or {}).get("public") or {}
+    public, hidden = ((submission.summary or {}).get(part) or {} for part in ("public", "hidden"))
     texts = {"error": submission.error, "rejected": submission.rejection, "problem": public.get("problem")}
-    texts["flags"] = ", ".join(public.get("flags") or ())
+    texts |= {"hidden workloads": hidden.get("verdict"), "flags": ", ".join(public.get("flags") or ())}
     for label, text in texts.items():
         if text:
             print(f"{label}: {text}")

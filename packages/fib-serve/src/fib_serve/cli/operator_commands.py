@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 from fib_bench.cli.options import default_device, names_of
 from fib_bench.config.model import with_device_numbers
-from fib_schema import DataSetNotFound
 from sqlalchemy import Connection
 
 from ..database import Database
@@ -65,6 +64,9 @@ def _add(commands: Commands, name: str, run: Callable[[argparse.Namespace], int]
 def _settings(arguments: argparse.Namespace, **more: Any) -> Settings:
     """The settings of a service, with paths that do not depend on the current folder."""
     given = {name: str(Path(path).resolve()) for name, path in vars(arguments).items() if name in _OF_FOLDERS}
+    for name in given.keys() - {"state"}:
+        if not Path(given[name]).is_dir():
+            raise InvalidSetting(name, f"there is no folder {given[name]}; `fib-bench new definition` makes a data set")
     return Settings(**{"state": str(default_state(Path(given["dataset"]))), **given, **more})
 
 
@@ -150,13 +152,12 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    if not Path(settings.dataset).is_dir():
-        raise DataSetNotFound(settings.dataset)
     if not settings.has_auth:
         say("no tokens: every program on this machine may submit, read and stop the service (--no-auth)")
     elif not settings.database_path.exists():
+        state = f" --state {arguments.state}" if "state" in arguments else ""
         say("nobody has a token yet; make the first one with")
-        say(f"  fib-serve token create {arguments.dataset} --user NAME --scope maintainer")
+        say(f"  fib-serve token create {arguments.dataset} --user NAME --scope maintainer{state}")
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family, backlog=2048) as listener:
         from ..service import run  # clients can connect while it is imported
@@ -178,8 +179,6 @@ def _opened(arguments: argparse.Namespace, *, may_make: bool = False) -> Iterato
     if not settings.database_path.exists():
         if not may_make:
             raise InvalidSetting("DATASET", f"no database at {settings.database_path}; start the service first")
-        if not Path(settings.dataset).is_dir():
-            raise InvalidSetting("DATASET", f"there is no folder {settings.dataset}")
         make_state(Path(settings.state))
     with closing(Database(settings.database_path)) as database, database.write() as connection:
         yield connection
