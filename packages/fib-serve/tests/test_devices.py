@@ -104,7 +104,8 @@ def until(database, identifier, is_enough):
     ],
     ids=["passes", "dies", "takes too long"],
 )
-def test_a_submission_ends(settings, database, user_id, judges, state, error):
+def test_a_submission_ends(settings, database, user_id, judges, state, error, caplog):
+    caplog.set_level("INFO")
     made = enter(database, settings, user_id("alice"))
     if judges.is_endless:  # the others end by themselves, however busy the machine is
         settings = attrs.evolve(settings, submission_seconds=0.2)
@@ -112,6 +113,7 @@ def test_a_submission_ends(settings, database, user_id, judges, state, error):
         found = until(database, made, lambda found: found.state.is_final)
     assert found.state is state
     assert str(found.error).startswith(error)
+    assert f"submission {made}" in caplog.text
     assert (found.verdict, found.passed) == (("PASSED", 2) if state is State.COMPLETED else (None, 0))
 
 

@@ -167,7 +167,7 @@ class DeviceWorker:
         limit = f"{self._contest.settings.submission_seconds:g} s"
         reason = f"its evaluation took more than {limit}, the limit of this service"
         try:
-            give_up(self._contest.database, submission, reason)
+            _give_up(self._contest, submission, reason)
         finally:
             with self._lock:
                 if self._submission == submission:
@@ -214,7 +214,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
     environment = judges.environment(contest.public.root)
     problem = _unfit(claimed, environment) or _unknown(contest, claimed)
     if problem:
-        give_up(contest.database, submission.id, problem)
+        _give_up(contest, submission.id, problem)
         return
     traces: list[list[Trace]] = []
     problems: list[str] = []
@@ -226,7 +226,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
                 problems += _run(contest, judges, claimed, catalog, definition, workloads, cache_key)
                 traces.append(list(traces_of(catalog, definition, claimed)))
     if problems:
-        give_up(contest.database, submission.id, "; ".join(dict.fromkeys(problems)))
+        _give_up(contest, submission.id, "; ".join(dict.fromkeys(problems)))
         return
     public, *hidden = traces
     known = contest.public.definitions[submission.definition]
@@ -236,6 +236,12 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
         withdraw(claimed, contest.public, known, public, standing["verdict"])
     standing["is_ranked"] &= submission.workloads is None  # a choice of workloads is for development
     complete(contest.database, claimed, standing | {"hardware": environment.hardware})
+    _LOG.info("submission %s of %s: %s", submission.id, submission.user, standing["verdict"])
+
+
+def _give_up(contest: Contest, submission: str, reason: str) -> None:
+    _LOG.info("submission %s: %s", submission, reason)
+    give_up(contest.database, submission, reason)
 
 
 @contextmanager

@@ -151,9 +151,7 @@ def withdraw(claimed: Claim, catalog: Catalog, definition: Definition, public: I
     failures = []
     for trace in public:
         if (evaluation := trace.evaluation) is not None and evaluation.status is EvaluationStatus.PASSED:
-            extra = {
-                key: value for key, value in (evaluation.extra or {}).items() if key not in (SUBMISSION_KEY, "flags")
-            }
+            extra = {key: old for key, old in (evaluation.extra or {}).items() if key not in (SUBMISSION_KEY, "flags")}
             failed = attrs.evolve(
                 evaluation,
                 status=verdict,
@@ -206,14 +204,8 @@ def submission_of(trace: Trace) -> str | None:
 
 def _add_result(connection: Connection, submission: str, trace: Trace, *, is_hidden: bool) -> None:
     """Index a trace; the text of a hidden one stays in its file."""
-    connection.execute(
-        insert(results).values(
-            submission_id=submission,
-            workload=trace.workload.uuid,
-            is_hidden=is_hidden,
-            trace=None if is_hidden else format_json(trace),
-        )
-    )
+    values = {"submission_id": submission, "workload": trace.workload.uuid, "is_hidden": is_hidden}
+    connection.execute(insert(results).values(**values, trace=None if is_hidden else format_json(trace)))
 
 
 def complete(database: Database, claimed: Claim, values: Mapping[str, Any]) -> None:
