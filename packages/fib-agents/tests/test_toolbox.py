@@ -82,6 +82,9 @@ def test_a_parameter_that_json_cannot_express_is_an_error():
         function_to_schema(untyped)
 
 
+KERNEL = {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}}
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
@@ -92,26 +95,10 @@ def test_a_parameter_that_json_cannot_express_is_an_error():
         ("evaluate", {"definition": "softmax_n64", "solution": {"k.py": 3}}, "solution"),
         ("evaluate", {"definition": "softmax_n64", "solution": "nobody"}, "nobody"),
         ("list_definitions", {"max_chars": 1}, "max_chars"),
-        (
-            "evaluate",
-            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "workloads": []},
-            "empty",
-        ),
-        (
-            "sanitize",
-            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "checks": []},
-            "empty",
-        ),
-        (
-            "profile",
-            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "sections": []},
-            "empty",
-        ),
-        (
-            "sanitize",
-            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): pass"}, "checks": ["x"]},
-            "memcheck",
-        ),
+        ("evaluate", {**KERNEL, "workloads": []}, "empty"),
+        ("sanitize", {**KERNEL, "checks": []}, "empty"),
+        ("profile", {**KERNEL, "sections": []}, "empty"),
+        ("sanitize", {**KERNEL, "checks": ["x"]}, "memcheck"),
     ],
 )
 def test_wrong_calls_are_answered_with_the_problem(workspace, name, arguments, said):

@@ -81,6 +81,16 @@ def test_a_source_is_checked_without_running_it(workspace):
     )
 
 
+def test_what_a_definition_forbids_is_told_and_not_submitted(workspace, definition):
+    extra = {"forbids": {"names": ["torch.softmax"], "attributes": ["softmax"]}}
+    TraceSet(workspace.root).add_definitions([attrs.evolve(definition, name="strict", extra=extra)])
+    told = "kernel.py:4: the definition forbids it"
+    assert f"forbidden: {told}" in check_source(workspace, "strict", {"kernel.py": GOOD}).to_text()
+    with pytest.raises(InvalidArguments, match=told):
+        submit(workspace, "strict", {"kernel.py": GOOD})
+    assert submit(workspace, "strict", {"kernel.py": "def run(x, y):\n    y.copy_(x.exp())\n"}).is_new
+
+
 @pytest.mark.parametrize(
     "files", [{}, {"../kernel.py": GOOD}, {"/tmp/k.py": GOOD}, {"kernel.py": 3}, {"kernel.py": "x" * 5_000_000}]
 )

@@ -11,8 +11,9 @@ from fib_schema import Definition, TensorSpec, Workload
 from fib_schema.display import counted
 from fib_schema.trace_facts import CPU_TIMING
 
+from .errors import InvalidArguments
 from .results import Result
-from .triage import Finding, first_findings
+from .triage import FORBIDDEN, Finding, first_findings
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 _SHOWN_WORKLOADS = 12
@@ -186,15 +187,19 @@ def submit(workspace: Workspace, definition: str, solution: Code, *, name: str =
 
     Raises:
         UnknownName: There is no such definition.
+        InvalidArguments: The definition forbids a construct of the solution.
         InvalidField: The name has characters that names may not have.
         KernelFileError: Language, entry point or style cannot be inferred.
     """
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
+    findings = first_findings(given, found)
+    if against := [one for one in findings if one.level == FORBIDDEN]:
+        raise InvalidArguments("submit", [one.describe() for one in against])
     added = add_version(workspace.root, definition, name, workspace.author, given.spec, given.sources)
     path = None if added.path is None else str(added.path)
-    return Submitted(added.solution.name, definition, added.is_new, path, first_findings(given))
+    return Submitted(added.solution.name, definition, added.is_new, path, findings)
 
 
 def _type_text(spec: TensorSpec) -> str:

@@ -87,9 +87,7 @@ def _add_tool(add: Callable[[str, str, _Command], argparse.ArgumentParser], sche
 def _add_workspace(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", help="cpu or cuda:N (default: the first GPU, else cpu)")
     command.add_argument("--author", default="agent", help="author of new solutions (default: agent)")
-    command.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
-    )
+    command.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of a step (default 60)")
     command.add_argument(
         "--trust", action="store_true", help="run profilers and sanitizers outside of the sandbox, for code of your own"
     )

@@ -151,7 +151,7 @@ def evaluate(
         is_quick=quick,
         results=tuple(result_of(trace) for trace in run.traces),
         skipped=tuple(f"{skip.workload}: {skip.reason}" for skip in run.skipped),
-        findings=first_findings(given),
+        findings=first_findings(given, found),
     )
 
 

@@ -213,9 +213,7 @@ def _compare(
             )
             for index in indices[:_WRONG_ELEMENTS].tolist()
         )
-        per_axis = {
-            f"{axis}={one.shape[place]}": _positions(indices[:, place]) for place, axis in enumerate(spec.shape or ())
-        }
+        per_axis = {f"{axis}={one.shape[at]}": _positions(indices[:, at]) for at, axis in enumerate(spec.shape or ())}
         yield WrongOutput(name, len(indices), one.numel(), per_axis, int(untouched.sum()), elements)
 
 

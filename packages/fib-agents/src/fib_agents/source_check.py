@@ -65,4 +65,4 @@ def check_source(workspace: Workspace, definition: str, solution: Code) -> Sourc
     problems = [str(error) for error in unknown_targets(spec.target_hardware, workspace.device)]
     if not workspace.is_cuda and set(spec.target_hardware) == {"cuda"}:
         problems.append(f"{spec.language} needs a GPU, and the device is {workspace.device!r}")
-    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given))
+    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given, found))

@@ -26,12 +26,13 @@ from typing import Any
 import attrs
 from fib_bench.authoring.inference import without_comments
 from fib_bench.authoring.sources import KernelFileError, parse
-from fib_schema import Solution, SourceFile
+from fib_schema import Definition, Solution, SourceFile
 from fib_schema.display import escape_line
+from fib_schema.trace_facts import extra_group
 
 from .results import untrusted
 
-SUSPICIOUS, NOTE = "suspicious", "note"
+FORBIDDEN, SUSPICIOUS, NOTE = "forbidden", "suspicious", "note"
 _MAX_FINDINGS = 200
 """Limit of each rule in one file."""
 _MAX_CHARS = 300_000
@@ -85,7 +86,7 @@ class Finding:
 
     rule: str
     level: str
-    """``suspicious`` or ``note``."""
+    """``forbidden``, ``suspicious`` or ``note``."""
     path: str
     line: int
     why: str
@@ -104,9 +105,15 @@ def load_rules() -> tuple[Rule, ...]:
     return tuple(map(_rule, tomllib.loads(text)["rule"]))
 
 
-def triage(solution: Solution) -> list[Finding]:
-    """The findings in all sources of a solution, by file and line; nothing of it runs."""
-    found = [finding for source in solution.sources for finding in _findings(source)]
+def triage(solution: Solution, definition: Definition | None = None) -> list[Finding]:
+    """The findings in all sources of a solution, by file and line; nothing of it runs.
+
+    What a definition forbids has the form of a rule, in ``extra["forbids"]``: the ``names`` of libraries, for example.
+    """
+    rules = load_rules()
+    if definition is not None and (stated := extra_group(definition.extra, "forbids")):
+        rules += (_rule({**stated, "id": "forbids", "why": "the definition forbids it", "level": FORBIDDEN}),)
+    found = [finding for source in solution.sources for finding in _findings(source, rules)]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
@@ -124,7 +131,7 @@ def _rule(data: dict[str, object]) -> Rule:
     )
 
 
-def _findings(source: SourceFile) -> Iterator[Finding]:
+def _findings(source: SourceFile, rules: Iterable[Rule]) -> Iterator[Finding]:
     if len(source.content) > _MAX_CHARS:
         why = f"is not read: it has {len(source.content)} characters, and at most {_MAX_CHARS} are read"
         yield Finding("not-read", NOTE, source.path, 1, why, "")
@@ -137,13 +144,11 @@ def _findings(source: SourceFile) -> Iterator[Finding]:
             facts += facts_of(parse(source))
         except KernelFileError:
             return  # `check_source` reports it, and it cannot run
-        native = [
-            (fact.line, fact.text) for fact in facts if fact.kind is Kind.STRING and _LOOKS_NATIVE.search(fact.text)
-        ]
+        native = [(one.line, one.text) for one in facts if one.kind is Kind.STRING and _LOOKS_NATIVE.search(one.text)]
     else:
         native = [(1, source.content)]
     code = _code_of(source, facts)
-    for rule in load_rules():
+    for rule in rules:
         if rule.is_harmless_in(code):
             continue
         matched = [fact.line for fact in facts if rule.matches(fact)]
@@ -167,17 +172,17 @@ def _native_lines(rule: Rule, first: int, text: str) -> Iterable[int]:
     return [first + code.count("\n", 0, match.start()) for match in matches]
 
 
-def first_findings(solution: Solution) -> tuple[Finding, ...]:
+def first_findings(solution: Solution, definition: Definition) -> tuple[Finding, ...]:
     """The findings, one for each rule and file, at its first line."""
     first: dict[tuple[str, str], Finding] = {}
-    for one in triage(solution):
+    for one in triage(solution, definition):
         first.setdefault((one.rule, one.path), one)
     return tuple(first.values())
 
 
 def is_suspicious(findings: Sequence[Finding]) -> bool:
     """Whether any finding is more than a note."""
-    return any(finding.level == SUSPICIOUS for finding in findings)
+    return any(finding.level != NOTE for finding in findings)
 
 
 # -- facts of single nodes -------------------------------------------------------------------------
