@@ -140,6 +140,12 @@ def test_workers_know_the_judges_cache(monkeypatch, tmp_path):
     assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
 
 
+def test_threads_of_workers_leave_the_judge_a_processor_and_spin_briefly(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "50000"}.items() <= server_environment("cpu").items()
+
+
 @pytest.mark.parametrize("name", ["CUTLASS_PATH", "CUTLASS_HOME"])
 def test_a_checkout_of_cutlass_is_known_to_workers_and_readable(monkeypatch, tmp_path, name):
     monkeypatch.setenv(name, str(tmp_path))
