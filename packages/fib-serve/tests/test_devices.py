@@ -8,7 +8,8 @@ import attrs
 import pytest
 from fib_bench import IsolationReport
 from fib_bench.errors import JudgeFailed
-from fib_bench.events import Evaluated
+from fib_bench.events import Evaluated, Skipped
+from fib_bench.plan import Skip
 from fib_schema import Environment
 from fib_serve.contest import DeviceState, DeviceTable
 from fib_serve.database import State
@@ -21,6 +22,7 @@ from fib_serve.submissions import NewSubmission, submit
 from .conftest import make_contest
 from .samples import GOOD, bearer, make_solution, make_trace, read
 
+CRASH = Skipped(Skip("double", None, None, "signal", is_crash=True), 1)
 ONE, OTHER = "host/00000001/gpu:0", "host/00000002/gpu:0"
 
 
@@ -69,6 +71,9 @@ class PlayedJudges(Judges):
 
     def run(self, root, definition, solution, workloads, cache_key):
         for workload in workloads:
+            if isinstance(self.failure, Skipped):
+                yield self.failure
+                continue
             if self.failure is not None:
                 raise self.failure
             if self.is_endless and self.interrupted.wait(60):
@@ -99,10 +104,11 @@ def until(database, identifier, is_enough):
     ("judges", "state", "error"),
     [
         (PlayedJudges(), State.COMPLETED, "None"),
+        (PlayedJudges(CRASH), State.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last one because"),
         (PlayedJudges(JudgeFailed("signal")), State.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last one because"),
         (PlayedJudges(is_endless=True), State.FAILED, "its evaluation took more than 0.2 s, the limit"),
     ],
-    ids=["passes", "dies", "takes too long"],
+    ids=["passes", "loses a judge", "dies", "takes too long"],
 )
 def test_a_submission_ends(settings, database, user_id, judges, state, error, caplog):
     caplog.set_level("INFO")

@@ -168,12 +168,8 @@ def test_the_contest_says_that_cpu_latencies_are_not_trusted(client, make_client
 
 def test_the_page_of_a_definition_says_what_to_submit_and_how(client, token):
     page = client.get("/leaderboard/double", headers=HTML | bearer(token("alice"))).text
-    for text in (
-        "float32[n]",
-        "float32: absolute 0.01, relative 0.01",
-        "2: n=4; n=8",
-        "FIB_SERVE_URL=http://testserver",
-    ):
+    texts = ("float32[n]", "float32: absolute 0.01, relative 0.01", "2: n=4; n=8", "FIB_SERVE_URL=http://testserver")
+    for text in texts:
         assert text in page
     assert "fib-serve submit kernel.py --definition double --wait" in page
     starter = client.get("/leaderboard/double/kernel.py", headers=bearer(token("alice"))).text
@@ -321,13 +317,8 @@ def addresses(client, enter, token, database, settings):
         claimed = claim(database, "cpu", 2)
         if claimed.submission.id == others[0]:
             give_up(database, others[0], "its evaluation took more than 600 s, the limit of this service")
-    submissions = {
-        "ranked": ranked,
-        "rejected": rejected,
-        "failed": others[0],
-        "running": others[1],
-        "queued": others[2],
-    }
+    names = ("ranked", "rejected", "failed", "running", "queued")
+    submissions = dict(zip(names, (ranked, rejected, *others[:3]), strict=True))
     return {
         "leaderboards": "/leaderboard",
         "leaderboard": "/leaderboard/double",

@@ -12,6 +12,7 @@ import attrs
 import httpx
 import pytest
 from fib_schema import TraceSet
+from fib_serve.queue import WITHDRAWN
 
 from .running_service import (
     FAST,
@@ -94,6 +95,7 @@ def test_hidden_workloads_are_not_told_to_submitters(contest):
     assert (found["passed"], found["evaluated"]) == (2, 2)
     traces = traces_by_submission(contest.hidden)
     assert {uuid for submission, uuid in traces if submission == identifier} == {"secret-65537", "secret-131071"}
+    assert WITHDRAWN in "".join(path.read_text() for path in contest.data_set.glob("traces/**/*.jsonl"))
 
 
 REMEMBERS = """
