@@ -155,7 +155,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "reason", "change"), REFUSED, ids=str)
+@pytest.mark.parametrize(
+    ("name", "reason", "change"), REFUSED, ids=[f"{index}-{case[1]}" for index, case in enumerate(REFUSED)]
+)
 def test_unsupported_calls_reach_the_original(name, reason, change, modules):
     call, make, _ = CASES[name]
     expected = call(modules, make(**change))

@@ -173,7 +173,7 @@ class PatchedFunction:
         self._binding = _Binding(runtime)
         self.passed_on = self._binding.passed_on
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
-        self._pass_on_by_key()
+        self._scope["_fib_keys_passed_on"] = self.passed_on
         if (make := getattr(self.target, "compiled_as", None)) is not None:
             may_serve = lambda key: self.may_serve(key)  # noqa: E731, PLW0108 a bound method has no attributes of its own
             setattr(may_serve, _CONSTANT, True)
@@ -199,12 +199,6 @@ class PatchedFunction:
     def enable_counting(self) -> None:
         """Count unsupported calls by reason from now on."""
         self._scope["_fib_fall_through"] = self._count_and_fall_through
-        self._pass_on_by_key()
-
-    def _pass_on_by_key(self) -> None:
-        """Pass on calls of known keys without conversion, unless that would hide the reasons of unsupported ones."""
-        is_counted = self._scope["_fib_fall_through"] == self._count_and_fall_through
-        self._scope["_fib_keys_passed_on"] = {} if is_counted else self.passed_on
 
     def deactivate(self) -> None:
         """Send all calls to the original, for callers that still hold the wrapper."""

@@ -184,7 +184,10 @@ class Worker:
         self._raise_if_closed()
         if not all(isinstance(reply, messages.Compiling) for reply in self._replies):
             self.close()
-            raise WorkerLost("the worker answered before it was asked, and was killed", is_forgery=True)
+            problem = (
+                f"the worker answered {type(requests[0]).__name__} with {self._replies[0]!r:.200} before it was asked"
+            )
+            raise WorkerLost(problem, is_forgery=True)
         self._asked = requests[-1]
         try:
             send(self._channel, *requests, descriptors=descriptors)
