@@ -83,12 +83,21 @@ def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: s
     return {name: torch.where((values >= low) & (values <= high), drawn, values)}
 
 
-def _empty_last(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
-    """Shorten all requests, and empty the last ones, as engines fill up captured batches; of one request, that one."""
-    lengths = fewer(integers[name], generator)
-    first = int(torch.randint(1, len(lengths), (), generator=generator)) if len(lengths) > 1 else 0
-    lengths[first:] = 0
-    return {name: lengths}
+def _change_lengths(
+    integers: Integers, generator: torch.Generator, *, name: str, rows: Sequence[str], most: int, pages: int
+) -> Integers:
+    """Shorten requests and empty the last ones, as engines fill up captured batches; make the first one longer.
+
+    A replay gets other lengths than any recorded call: up to `most`, as many as a row of page numbers has room for.
+    """
+    lengths, longest = fewer(integers[name], generator), int(integers[name].max())
+    if len(lengths) > 1:
+        lengths[int(torch.randint(1, len(lengths), (), generator=generator)) :] = 0
+    if longest < most:
+        lengths[0] = torch.randint(longest + 1, most + 1, (), generator=generator)
+    elif len(lengths) == 1:
+        lengths[0] = 0
+    return {name: lengths} | {row: integers[row].clamp(0, pages - 1) for row in rows}
 
 
 # -- requests ----------------------------------------------------------------------------------
@@ -326,7 +335,10 @@ class Structure:
                 self._draws += self._last_pages(group)
                 self._moves += [group.move_pages] if self._can_move_pages(group) else []
                 lengths = () if group.offsets else synthesis.may_be_zero(self.definition).intersection(group.lengths)
-                self._moves += [partial(_empty_last, name=name) for name in lengths]
+                rows = [row for row in group.rows if self.roles[row] is Role.PAGES]
+                most = min((self.integers[row].shape[-1] for row in rows), default=0) * page_size(self.axes)
+                room = {"rows": rows, "most": most, "pages": max(self._count(Role.PAGES), 1)}
+                self._moves += [partial(_change_lengths, name=name, **room) for name in lengths]
 
     def _can_move_pages(self, group: _Requests) -> bool:
         """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""

@@ -390,8 +390,8 @@ class Timer:
         Timed passes replay captured calls with inputs that the judge makes anew, integers included, and compare some
         with fresh answers. Integers and booleans are offsets, page numbers and masks, by which kernels choose their
         work: all must have changed that have several valid values, in passes or where calls with padded indices are
-        right. Booleans are never drawn anew, nor offsets of requests that all have the same length. Some requests must
-        have been empty where a definition allows it: engines fill up captured batches with such.
+        right. Booleans are never drawn anew, nor offsets of requests that all have the same length. Where a
+        definition allows empty requests, some of several must have been: engines fill up captured batches with such.
         """
         function, prepared = self._function, self._prepared
         if not function.context.is_cuda:
