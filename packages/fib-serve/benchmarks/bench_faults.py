@@ -45,7 +45,7 @@ _LOCKS_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 33.0)  # a writer waits 30 s for the
 
 @attrs.define
 class Tally:
-    """What became of the trials with one fault."""
+    """Outcomes of the trials with one fault."""
 
     trials: int = 0
     missed: int = 0
