@@ -85,6 +85,7 @@ def make_timer(monkeypatch):
         )  # fmt: skip
         first = SimpleNamespace(inputs=torch.zeros(4, dtype=torch.uint8))
         prepared = SimpleNamespace(recipes={}, redraw=None, moved={}, trials=[first])
+        options.setdefault("is_compared", not options.get("is_trusted"))
         return Timer(function, prepared, CONFIG, **options)
 
     return make
@@ -194,7 +195,8 @@ def test_neither_an_empty_function_nor_the_reference_is_accused(make_timer):
     empty.compare_with(trusted)
     assert empty.measurement().latency_ms == pytest.approx(5e-5)
     faster = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), -500.0)
-    assert sampled(make_timer(Device(faster), is_trusted=True)).measurement().latency_ms == pytest.approx(5e-5)
+    for options in ({"is_trusted": True}, {"is_compared": False}):
+        assert sampled(make_timer(Device(faster), **options)).measurement().latency_ms == pytest.approx(5e-5)
 
 
 @pytest.mark.parametrize(("size_bytes", "is_told"), [(1 << 16, True), (1 << 24, False)])

@@ -337,8 +337,9 @@ class Structure:
                 lengths = () if group.offsets else synthesis.may_be_zero(self.definition).intersection(group.lengths)
                 rows = [row for row in group.rows if self.roles[row] is Role.PAGES]
                 most = min((self.integers[row].shape[-1] for row in rows), default=0) * page_size(self.axes)
-                room = {"rows": rows, "most": most, "pages": max(self._count(Role.PAGES), 1)}
-                self._moves += [partial(_change_lengths, name=name, **room) for name in lengths]
+                pages = max(self._count(Role.PAGES), 1)
+                change = partial(_change_lengths, rows=rows, most=most, pages=pages)
+                self._moves += [partial(change, name=name) for name in lengths]
 
     def _can_move_pages(self, group: _Requests) -> bool:
         """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""

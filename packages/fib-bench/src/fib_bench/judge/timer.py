@@ -116,7 +116,8 @@ class Timer:
     Args:
         may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
         is_trusted: Whether the worker runs no code of a solution: nothing is verified.
-        is_compared: Whether `finish` compares timed calls with answers of the reference.
+        is_compared: Whether `finish` compares timed calls with answers of the reference, and a latency that is
+            impossible rejects the function: it is the solution's.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Timer:
         is_compared: bool = False,
     ) -> None:
         self._function, self._prepared, self._config = function, prepared, config
-        self._is_trusted, self._is_cuda = is_trusted, function.context.is_cuda
+        self._is_trusted, self._is_compared, self._is_cuda = is_trusted, is_compared, function.context.is_cuda
         self.method = CPU if not self._is_cuda else DEVICE if may_capture else EAGER
         eager_orders = (Order.COLD,) if is_trusted or not self._is_cuda else (*Order,)
         eager = [(Launch.HOST, order) for order in eager_orders]
@@ -377,7 +378,7 @@ class Timer:
             is_told = order is Order.COLD or self._function.layout.size_bytes <= _TOLD_BYTES
             least_ns = _LEAST_SHARES[order] * self._least_ns if launch is Launch.DEVICE else 0.0
             bound_ns = least_ns - _IMPOSSIBLE_ERRORS * math.hypot(series.sampling_error_ns, self._least_error_ns)
-            if is_told and not self._is_trusted and not series.is_host and series.latency_ns < bound_ns:
+            if is_told and self._is_compared and not series.is_host and series.latency_ns < bound_ns:
                 problem = (
                     f"impossible latency in the order {order.value}: {series.latency_ns / 1e3:.2f} us by the judge's "
                     f"clock; a kernel that writes outputs after one read takes {self._least_ns / 1e3:.2f} us"
@@ -633,7 +634,9 @@ class Interleaved:
 
     def measurements(self) -> dict[str, Measurement]:
         """The latencies by role, of the same kind as that of the solution."""
-        self.timer.compare_with(self._timers.get(REFERENCE))
+        trusted = self._timers.get(REFERENCE)
+        for timer in (self.timer, *self._timers.values()):
+            timer.compare_with(trusted if timer is not trusted else None)
         found = {}
         for role, timer in self._timers.items():
             if timer.method == self.timer.method:
