@@ -185,10 +185,12 @@ assert not {"torch", "numpy", "vl_convert"} & set(sys.modules)
 
 @pytest.fixture
 def interruptible():
-    """Interrupts that raise, here and in subprocesses: a job in the background of a shell ignores them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Interrupts that raise, here and in subprocesses: jobs of a shell or of nohup ignore them."""
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.mark.slow
