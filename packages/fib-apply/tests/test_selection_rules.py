@@ -277,7 +277,7 @@ class TestCapture:
         captured = ranking.of_captured().candidates
         assert [(c.solution, c.latency_ms) for c in captured] == [("a", 1.0), ("b", 2.0)]
         assert captured[0].fallback_ms == pytest.approx(1000.0)
-        # what calls the engine's own function with a setup is compared with, and serves no captured call
+        # a baseline with a setup ranks here for comparison only: it serves no captured call
         planned = timed("planned", 0.5, 50.0, graph_safe=False, setup_ms=3)
         ranking = rank([*traces, planned]).of_captured()
         assert (names_of(ranking), ranking.plain.solution) == (["planned", "a", "b"], "a")

@@ -148,7 +148,7 @@ class TestSlots:
 
 
 def test_inputs_of_float4_have_the_dtype_by_the_name_that_definitions_use(evaluate):
-    """Whoever maps the slots looks the dtype up by that name."""
+    """The worker that maps the slots finds the dtype by that name."""
     code = "import torch\ndef run(w):\n    return (w.view(torch.uint8) & 7).float().sum(-1)\n"
     definition = make_definition({"w": "float4_e2m1[n,c4]"}, {"y": "float32[n]"}, code)
     (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
