@@ -95,13 +95,8 @@ def real(bench: Bench) -> None:
         bench.report.say(f"{len(found)} of {len(functions)} evaluations in {taken:.0f} s with {state} compiled.")
         bench.report.numbers[f"seconds with {state} compiled"] = taken
         bench.note(session)
-    by_name = {
-        f.name: traces[f.solution.name, f.workload.uuid]
-        for f in functions
-        if (f.solution.name, f.workload.uuid) in traces
-    }
-    bench.report.numbers["traces"] = [plain(trace) for trace in by_name.values()]
-    _compare(bench, functions, by_name, budget)
+    bench.report.numbers["traces"] = [plain(trace) for trace in traces.values()]
+    _compare(bench, functions, traces, budget)
 
 
 def cupti(bench: Bench) -> None:
