@@ -285,7 +285,7 @@ def test_a_stack_without_frames_of_the_solution_is_left_out():
 
 
 FORGED_MESSAGES = {
-    '{"type": "composed", "index": 0, "nodes": 1}': "answered Call with Composed",
+    '{"type": "composed", "nodes": 1, "calls": 1}': "answered Call with Composed",
     '{"type": "done"}': "answered Call with Done",
     '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
     '{"type": "failed", "kind": "capture", "detail": "but this is none"}': "answered Call with Failed(kind='capture'",

@@ -74,6 +74,15 @@ def test_calls_that_wait_for_the_device_are_captured_without_their_waits(judged)
     assert timing["graph_unsafe_reason"] == "it waits for the device in k.py:4 (synchronize)"
 
 
+def test_a_pass_has_fewer_calls_if_these_have_many_nodes(judged):
+    timing = timing_of(
+        judged("def run(x):\n    for _ in range(2048):\n        x = x.neg()\n    return x * 2\n", n=1024)
+    )
+    assert timing["method"] == "handshake", timing.get("not_captured")
+    assert timing["nodes"] == 2049
+    assert timing["samples"] % 7 == 0
+
+
 def test_calls_read_what_the_judge_has_put_into_their_slots_however_busy_the_device_is(judged, monkeypatch):
     load = BoundFunction.load_all
 

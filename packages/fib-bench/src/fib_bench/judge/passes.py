@@ -213,6 +213,9 @@ class Passes:
         reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
         self._composed.append((kind, order))
         if kind == native.SOLUTION:
+            if not min(2, self.calls) <= reply.calls <= self.calls or (self.nodes and reply.calls != self.calls):
+                raise WorkerLost("the worker composed another number of calls than was asked for", is_forgery=True)
+            self.calls, self._held = reply.calls, self._held[: reply.calls]
             self.nodes, self.reads, self.waits = reply.nodes, reported_lines(reply.reads), reported_lines(reply.waits)
 
     # -- one pass ------------------------------------------------------------------------------------

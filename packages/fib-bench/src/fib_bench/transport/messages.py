@@ -208,6 +208,8 @@ class Composed(msgspec.Struct, frozen=True, tag="composed"):
 
     nodes: int
     """Kernels, copies and fills of one captured call; 0 for passes without calls."""
+    calls: int
+    """The calls of the pass; fewer than were asked for, if captured ones have many nodes."""
     reads: tuple[str, ...] = ()
     """Lines of the solution that read from the device; replays have what they read when calls were captured."""
     waits: tuple[str, ...] = ()

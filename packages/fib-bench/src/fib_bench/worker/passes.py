@@ -29,6 +29,7 @@ import attrs
 import torch
 from fib_compile import Runnable
 from fib_schema import Definition
+from msgspec.structs import replace
 
 from ..inputs.recipes import Input, native_input
 from ..recipe import SEALED, Recipe
@@ -42,6 +43,7 @@ _GUARD, _GUARD_STEP = 0xA5, 512
 _MOST_GUARD_BYTES = 1 << 16  # a write farther away may end the process
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
+_MOST_NODES = 1 << 14  # of a pass: a launch of more could wait for the judge, who waits for the launch
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
@@ -277,6 +279,7 @@ class Passes:
         self._mailbox = module.map_mailbox(self._host_mailbox)
         self._stream: Any = None
         self._captured: _Captured | None = None
+        self._most_calls = 0  # of a composed pass, as the first captured call decides
         self._handles: dict[tuple[int, bool], int] = {}
 
     # -- captured calls ------------------------------------------------------------------------------
@@ -292,7 +295,7 @@ class Passes:
         Raises:
             WrongOutputError: A call returned something that does not fit the definition.
         """
-        made, graphs = Composed(0), None
+        made, graphs = Composed(0, request.calls), None
         sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
         if request.kind == native.SOLUTION:
             if request.is_anew:
@@ -301,11 +304,12 @@ class Passes:
                     self._cuda.discard(self._handles.pop(key))
                 self._captured = None
             captured = self._capture(request.calls)
+            request = replace(request, calls=len(captured.graphs))  # fewer, if these have many nodes
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
             sources = captured.outputs
             reads = dict.fromkeys(line for each in captured.recordings for line in each.reads)
             waits = dict.fromkeys(line for each in captured.recordings for line in each.waits)
-            made = Composed(captured.nodes, tuple(reads)[:_MOST_LINES], tuple(waits)[:_MOST_LINES])
+            made = Composed(captured.nodes, request.calls, tuple(reads)[:_MOST_LINES], tuple(waits)[:_MOST_LINES])
         self._handles[request.kind, request.is_fresh] = self._cuda.compose(self._describe(request, sources, graphs))
         return made
 
@@ -325,13 +329,25 @@ class Passes:
         self._page.close()
 
     def _capture(self, count: int) -> _Captured:
-        """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done."""
+        """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done.
+
+        The first one is inspected before the others are captured: it may have too many nodes, or many.
+        """
         if self._captured is not None:
             return self._captured
         if self._stream is None:
             self._stream = _Stream(self._device)
         pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
-        calls = self._calls[:count]
+        first = self._capture_all(self._calls[:1], pool)
+        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(first.nodes, 1))
+        others = self._capture_all(self._calls[1 : min(count, self._most_calls)], pool)
+        self._captured = _Captured(
+            [*first.graphs, *others.graphs], [*first.outputs, *others.outputs], max(first.nodes, others.nodes),
+            [*first.recordings, *others.recordings],
+        )  # fmt: skip
+        return self._captured
+
+    def _capture_all(self, calls: Sequence[PreparedCall], pool: Any) -> _Captured:
         recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
         _synchronize(self._device)
@@ -339,11 +355,10 @@ class Passes:
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
         try:
-            nodes = max(self._cuda.inspect(graph.raw_cuda_graph()) for graph in graphs)
+            nodes = max((self._cuda.inspect(graph.raw_cuda_graph()) for graph in graphs), default=0)
         except NotComposable as error:
             raise CannotCapture(str(error)) from error
-        self._captured = _Captured(graphs, [outputs for _, outputs in found], nodes, recordings)
-        return self._captured
+        return _Captured(graphs, [outputs for _, outputs in found], nodes, recordings)
 
     def _record(self, call: PreparedCall) -> Recording:
         """Call once on the capture's stream, which warms it up, and record what crosses between host and device."""
