@@ -9,6 +9,10 @@ its driver and the versions of torch, Triton and CUDA are the same; others stay 
 usage: python tools/evidence.py run FILE [--seconds N] [--only WORD ...] [--again] [--set NAME=VALUE ...]
        python tools/evidence.py left FILE
        python tools/evidence.py page FILE
+       python tools/evidence.py claims FILE
+
+In Markdown, ``262 of 277<!-- result same: all -->`` claims that the newest result of the section *same* has a line with
+the word *all* and that number. `claims` finds those of the repository that no result has.
 
 `run` needs an environment in which the packages are installed. `--set` gives values to names in commands, such as
 ``dataset`` and ``device``. The exit code of `run` and `left` is 0 if nothing is left, and 3 otherwise.
@@ -21,6 +25,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -41,6 +46,8 @@ TAIL_CHARS = 20_000
 FILE_CHARS = 2_000_000
 GRACE_SECONDS = 15.0
 LEFT = 3
+CLAIM = re.compile(r"<!-- result ([a-z-]+): (.+?) -->")
+NUMBER = re.compile(r"[0-9][0-9,.]*(?: ?%|x| of [0-9][0-9,]*)?$")
 Record = dict[str, Any]
 
 
@@ -237,6 +244,35 @@ def page(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def claims(arguments: argparse.Namespace) -> int:
+    """Print the claims in the repository's Markdown that no result has. A result counts whatever its sources are."""
+    newest = {record["section"]: record for record in read(arguments.file) if record["is_finished"]}
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, stdout=-1, check=True, text=True).stdout.split()
+    found, wrong = 0, 0
+    for name in listed:
+        for place, line in enumerate((ROOT / name).read_text("utf-8").splitlines(), 1):
+            for claim in CLAIM.finditer(line):
+                problem = claim_problem(newest, line[: claim.start()], *claim.groups())
+                found, wrong = found + 1, wrong + bool(problem)
+                print(f"{name}:{place}: {problem}\n" if problem else "", end="")
+    print(f"{found - wrong} of {found} claims have a result")
+    return int(wrong > 0)
+
+
+def claim_problem(newest: Mapping[str, Record], before: str, section: str, words: str) -> str:
+    """The reason for which a claim is none of a result; empty if it is one."""
+    if (number := NUMBER.search(before.rstrip("*` "))) is None:
+        return f"no number stands before the claim of {section}: {before[-40:]!r}"
+    if (record := newest.get(section)) is None:
+        return f"no finished result of {section}; the file has {', '.join(sorted(newest))}"
+    texts = [record["printed"], *(text for file, text in record["files"].items() if file.endswith(".md"))]
+    lines = [line for text in texts for line in text.splitlines() if words in line]
+    wanted = re.compile(rf"(?<![0-9.,]){re.escape(number[0].replace(' %', '%'))}(?![0-9]|[.,][0-9])")
+    if any(wanted.search(line.replace(" %", "%")) for line in lines):
+        return ""
+    return f"{number[0]} is in no line of {section} with {words!r}: {' / '.join(lines)[:200] or 'there is none'}"
+
+
 def pair(text: str) -> tuple[str, str]:
     """The name and the value of an option ``--set``."""
     name, equals, value = text.partition("=")
@@ -250,7 +286,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", type=Path, default=ROOT / "tools/evidence.toml", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(required=True)
-    for command in (run, left, page):
+    for command in (run, left, page, claims):
         one = commands.add_parser(command.__name__, help=(command.__doc__ or "").partition(".")[0])
         one.add_argument("file", type=Path, metavar="FILE")
         one.set_defaults(call=command)

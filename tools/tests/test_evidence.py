@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from evidence import claim_problem
 
 SCRIPT = Path(__file__).parents[1] / "evidence.py"
 SECTIONS = """
@@ -90,3 +91,29 @@ def test_a_sitting_that_is_killed_loses_the_section_that_runs(evidence, tmp_path
             time.sleep(0)
         process.kill()
     assert evidence("left").stdout.split() == ["failing", "broken", "long", "two"]
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "problem"),
+    [
+        ("median **0.9996**", "all", ""),
+        ("within 83.3 %", "all", ""),
+        ("198 of 228", "long", "198 of 228 is in no line of same with 'long': | long | 199 of 228 |"),
+        ("median 0.999", "all", "0.999 is in no line of same"),
+        ("median 0.9996", "long", "0.9996 is in no line of same with 'long'"),
+        ("nearly all", "all", "no number stands before the claim of same"),
+    ],
+)
+def test_a_claim_has_a_result_with_its_number(before, words, problem):
+    result = {"printed": "", "files": {"same.md": "| all | 0.9996 | 83.3% |\n| long | 199 of 228 |\n"}}
+    found = claim_problem({"same": result}, before, "same", words)
+    assert found.startswith(problem) if problem else found == ""
+    assert claim_problem({"same": result}, before, "cupti", words).startswith("no ")
+
+
+def test_the_claims_of_the_repository_have_results():
+    file = SCRIPT.parents[1] / "docs/measured/h200.jsonl"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "claims", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -198,6 +198,7 @@ class TestOutcomes:
             "1 of 1 exploits ended as expected",
             "0 of 1 honest solutions passed unflagged",
             "0 of 0 twins of exploits passed unflagged",
+            "1 exploits: 1 rejected, 0 flagged, 0 without a gain, 0 with one",
             "isolation of workers on cpu: level 2 (confined)",
         ]
 
@@ -244,7 +245,9 @@ class TestGains:
     def test_a_pass_without_gain_is_expected_only_with_no_gain(self):
         twin = timed(self.TWIN, 1.0)
         assert timed(self.HARMLESS, 1.0).compared_with(twin).holds
-        assert not timed(self.HARMLESS, 0.5).compared_with(twin).holds
+        gained = timed(self.HARMLESS, 0.5).compared_with(twin)
+        assert not gained.holds
+        assert "row 25, 25_early_tail: 2.00x" in text_of(SelfTest("cpu", (gained,))).splitlines()
         assert not timed(self.REJECTED, 1.0).compared_with(twin).holds
         assert not timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 0.5).compared_with(twin).holds
         assert timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 1.0).compared_with(twin).holds

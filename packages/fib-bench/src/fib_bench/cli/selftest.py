@@ -66,9 +66,15 @@ def text_of(result: SelfTest) -> str:
     for suite, text in _ENDS.items():
         held = [outcome.holds for outcome in result.outcomes if outcome.case.suite == suite]
         lines.append(f"{sum(held)} of {len(held)} {text}")
-    gained = [o.case.file for o in result.outcomes if o.holds and o.gain is not None and o.gain.exceeds(1.0)]
-    if gained:
-        lines.append(f"{len(gained)} of them gained, as ARCHITECTURE says remains possible: {', '.join(gained)}")
+    exploits = [outcome for outcome in result.outcomes if outcome.case.suite == "exploits"]
+    passed = [outcome for outcome in exploits if outcome.status == "PASSED"]
+    flagged = [outcome for outcome in passed if outcome.flags]
+    gained = [o for o in passed if not o.flags and o.gain is not None and o.gain.exceeds(1.0)]
+    lines.append(
+        f"{len(exploits)} exploits: {len(exploits) - len(passed)} rejected, {len(flagged)} flagged, "
+        f"{len(passed) - len(flagged) - len(gained)} without a gain, {len(gained)} with one"
+    )
+    lines += [f"row {o.case.row}, {o.case.file}: {o.gain}" for o in gained]
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
     return "\n".join([*lines, f"isolation of workers on {result.device}: {level}"])
