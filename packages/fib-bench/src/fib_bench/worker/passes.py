@@ -43,6 +43,7 @@ _GUARD, _GUARD_STEP = 0xA5, 512
 _MOST_GUARD_BYTES = 1 << 16  # a write farther away may end the process
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
+_MOST_RESERVED_BYTES = 8 << 30  # beside the memory of captured calls, which is their own
 _MOST_NODES = 1 << 14  # of a pass: a launch of more could wait for the judge, who waits for the launch
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _MOST_LINES = 20  # of a solution that are reported
@@ -351,6 +352,8 @@ class Passes:
         recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
         _synchronize(self._device)
+        if torch.cuda.memory_reserved(self._device) > _MOST_RESERVED_BYTES:
+            torch.cuda.empty_cache()  # a capture cannot free what earlier calls have left
         found = [self._capture_one(*each, pool) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
