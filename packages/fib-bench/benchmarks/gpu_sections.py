@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fib_bench.plan import DefinitionPlan
+from fib_bench.report.ratios import Outcome, speedup_of
 from fib_bench.selftest.definitions import OPS
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, Workload
 from gpu_report import Budget, count, flags_of, latency_us, performance_of, plain, status_of, timing_of
@@ -68,6 +69,11 @@ def same(bench: Bench) -> None:
     rows = [_ratios("all", compared, 0.02), _ratios(f"from {_FROM_US:.0f} us on", long, 0.01)]
     header = ("latencies", "workloads", "lowest ratio", "median", "highest", "limits", "within")
     report.table("Identical code against itself", header, rows)
+    outcomes = [speedup_of(performance_of(trace)).outcome for trace in compared]
+    report.say(
+        f"speedups whose interval leaves 1 out: {sum(o is not Outcome.NOISE for o in outcomes)} of {len(outcomes)}"
+    )
+    report.say()
     _farthest(bench, compared)
 
 
