@@ -67,6 +67,7 @@ def test_a_latency_is_what_a_caller_waits_for(judged):
     assert timing["method"] == "cpu"
     assert timing["call_ms"] == pytest.approx(found.performance.latency_ms)
     assert timing["uncertainty_ms"] == timing["call_uncertainty_ms"] > 0
+    assert found.performance.extra["reference_timing"]["uncertainty_ms"] > 0
     assert timing["orders_ms"] == {}  # of calls that a device launches
     assert timing["timed_calls"] == timing["samples"] >= SLOTS
     assert timing["timed_calls"] >= timing["verified_calls"] >= 10

@@ -104,10 +104,10 @@ def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_tim
     assert found.latency_ms == pytest.approx(0.01, rel=1e-3)
     assert found.call_ns == pytest.approx(50_000, rel=1e-3)
     assert found.overhead_ns == pytest.approx(1000, abs=20)
+    assert 100 < found.error_ns < 1000
     extra = timer.to_extra()
     assert extra["orders_ms"] == pytest.approx({"cold": 0.01, "fresh": 0.0095}, rel=1e-2)
     assert "raised_ms" not in extra
-    assert 0 < extra["uncertainty_ms"] < 0.001
     assert timer.measurement("eager").method == "eager"
     assert timer.measurement("eager").latency_ms == pytest.approx(0.05, rel=1e-3)
 

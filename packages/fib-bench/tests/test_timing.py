@@ -70,7 +70,9 @@ class TestMedianError:
 class TestMeasurement:
     def test_everything_is_derived_from_the_samples(self):
         samples = tuple(float(1_000_000 + 10_000 * index) for index in range(100))
-        measurement = Measurement(samples_ns=samples[::-1], method="handshake", call_ns=5e6, overhead_ns=1234.5)
+        measurement = Measurement(
+            samples_ns=samples[::-1], method="handshake", call_ns=5e6, overhead_ns=1234.5, error_ns=150
+        )
         assert measurement.latency_ms == 1.495
         assert measurement.interval_ms == (1.39, 1.6)
         assert measurement.spread == pytest.approx(0.5 / 1.495)
@@ -81,6 +83,8 @@ class TestMeasurement:
             "spread": round(0.5 / 1.495, 5),
             "call_ms": 5.0,
             "overhead_us": 1.2345,
+            "uncertainty_ms": 0.00015,
+            "call_uncertainty_ms": 0.0,
         }
 
     def test_of_one_sample_interval_and_spread_are_known(self):

@@ -367,6 +367,8 @@ class Timer:
             method=method,
             call_ns=max(eager.latency_ns + self._raised_ns(Launch.HOST), _EMPTY_CALL_NS),
             overhead_ns=series.overhead_ns,
+            error_ns=series.error_ns,
+            call_error_ns=eager.error_ns,
         )
 
     def _check_possible(self) -> None:
@@ -433,8 +435,6 @@ class Timer:
         }
         return {
             **self.verification.to_extra(),
-            "uncertainty_ms": self._series[self._wanted[0]].error_ns / 1e6,
-            "call_uncertainty_ms": self._series[Launch.HOST, Order.COLD].error_ns / 1e6,
             "orders_ms": {
                 order.value: series.latency_ns / 1e6
                 for (launch, order), series in self._series.items()

@@ -57,6 +57,10 @@ class Measurement:
     """Nanoseconds that an eager caller waits for one call."""
     overhead_ns: float = 0.0
     """Nanoseconds that were subtracted from each sample."""
+    error_ns: float = 0.0
+    """The uncertainty of the latency, differences between processes included."""
+    call_error_ns: float = 0.0
+    """The same of `call_ns`."""
 
     @property
     def latency_ms(self) -> float:
@@ -87,4 +91,6 @@ class Measurement:
             "spread": round(self.spread, 5),
             "call_ms": self.call_ns / 1e6,
             "overhead_us": round(self.overhead_ns / 1e3, 4),
+            "uncertainty_ms": self.error_ns / 1e6,
+            "call_uncertainty_ms": self.call_error_ns / 1e6,
         }
