@@ -202,7 +202,7 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(path, make_judge,
         solution = make_solution(SLEEPS_IN_SETUP, dps=True)
         candidate = FunctionWorker(server, build_request("cpu", DOUBLE, solution), judge.context)
         candidate.build()
-        with BoundFunction(candidate.worker, prepared.layout, 2, judge.context, has_setup=True) as function:
+        with BoundFunction(candidate, prepared.layout, 2) as function:
             watching.start()
             function.call(prepared.trials[0].inputs, is_first=True)
             is_over.set()

@@ -471,11 +471,9 @@ class SolutionRun:
     def _bind(self, item: _Checked) -> BoundFunction:
         prepared = item.prepared
         function = BoundFunction(
-            self.candidate.worker,
+            self.candidate,
             prepared.layout,
             prepared.slots,
-            self.context,
-            has_setup=self.candidate.has_setup,
             keeps_integers=self.baselines.baseline_has_setup(self.definition),
             prepared=prepared,
         )
@@ -499,9 +497,7 @@ class SolutionRun:
                 Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
             checked.printed = candidate.worker.printed()
         for item, values in prepared.scalars:
-            with BoundFunction(
-                candidate.worker, item.layout, 1, self.context, has_setup=candidate.has_setup
-            ) as function:
+            with BoundFunction(candidate, item.layout, 1) as function:
                 given = ", ".join(f"{name} = {value}" for name, value in values.items())
                 function.compare(item, function.call(item.inputs, is_first=True), f"with {given}")
         if prepared.padded is not None and not candidate.padding_problem:
@@ -526,7 +522,7 @@ class SolutionRun:
         if candidate.has_setup:
             return "its setup makes a plan on the host"
         try:
-            with BoundFunction(worker, padded.layout, _PADDED_SLOTS, context) as function:
+            with BoundFunction(candidate, padded.layout, _PADDED_SLOTS) as function:
                 _, first = next(padded.input_sets(prepared, is_poisoned=False))
                 is_captured = context.is_cuda and candidate.may_capture
                 replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)

@@ -85,11 +85,12 @@ class FunctionWorker:
                 self._open_device()
         try:
             with self.context.no_device_work():  # it may compile
-                self.has_setup = self._ask(self._request, messages.Built).has_setup
+                built = self._ask(self._request, messages.Built)
         except Rejected as error:
             if error.status is EvaluationStatus.COMPILE_ERROR and not lacks_memory(error.message):
                 self._compile_error = error.message
             raise
+        self.has_setup = built.has_setup and not self.worker.is_of_harness  # a reference is not set up
         self._is_built = True
 
     def seal(self) -> None:
@@ -141,26 +142,24 @@ class BoundFunction:
 
     def __init__(
         self,
-        worker: Worker,
+        function: FunctionWorker,
         layout: CallLayout,
         slots: int,
-        context: DeviceContext,
         *,
         shares_inputs_with: BoundFunction | None = None,
-        has_setup: bool = False,
         keeps_integers: bool = False,
         prepared: PreparedWorkload | None = None,
     ) -> None:
-        self.worker, self.layout, self.context = worker, layout, context
-        self.has_setup, self._prepared, shared = has_setup, prepared, shares_inputs_with
-        self.slots: Slots = Slots(layout, slots, context.device, None if shared is None else shared.slots)
-        self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
+        self.worker, self.context, self.has_setup = function.worker, function.context, function.has_setup
+        self.layout, self._prepared, shared = layout, prepared, shares_inputs_with
+        self.slots: Slots = Slots(layout, slots, self.context.device, None if shared is None else shared.slots)
+        self.keeps_integers: bool = self.has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
         self.comparisons: list[Comparison] = []
         """Comparisons of all outputs so far."""
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
         self._setup_ns: list[float] = []
-        self._waited_before, self._tuning_calls = worker.waited_seconds, 0
+        self._waited_before, self._tuning_calls = self.worker.waited_seconds, 0
 
     def __enter__(self) -> Self:
         try:

@@ -91,7 +91,7 @@ class Preparation:
         self.definition, self.workload, self.evaluator = definition, workload, evaluator
         self.run, self.baselines, self.context, self.root = run, baselines, context, root
         self.config = evaluator.settings(run.resolve_eval_config(definition))
-        self.worker = baselines.worker(REFERENCE, definition).worker
+        self.reference = baselines.worker(REFERENCE, definition)
         self._deadline = context.seconds() + _REFERENCE_SECONDS
         with refusing(definition, workload):
             self._generator, self._recorded = generator_of(definition), workload
@@ -107,7 +107,7 @@ class Preparation:
         slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
         self._checker = OutputChecker(self.evaluator, self.definition, self.workload, self.config, others)
-        with BoundFunction(self.worker, layout, slots, self.context) as function:
+        with BoundFunction(self.reference, layout, slots) as function:
             trials = self._normal_sets(function, values)
             first, base = trials[0], trials[-1]
             with self.context.phases.during(Phase.INPUTS):
@@ -210,7 +210,7 @@ class Preparation:
             worker = self.baselines.worker(f"{GENERATOR} of {', '.join(names)}", made)
             if is_in_new_process:
                 worker.build()
-            with BoundFunction(worker.worker, layout, 1, self.context) as function:
+            with BoundFunction(worker, layout, 1) as function:
                 found = layout.output_tensors(function.call(layout.pack(request, self.context.device)))
         except (Rejected, WorkerLost) as error:
             self._refuse(f"failed: {error}")
@@ -356,7 +356,7 @@ class Preparation:
 
     def _expect_apart(self, name: str, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
         """A call in a slot of its own. With other scalars a reference may be random, as dropout is behind a switch."""
-        with BoundFunction(self.worker, layout, 1, self.context) as function:
+        with BoundFunction(self.reference, layout, 1) as function:
             item = self._expect(function, name, values)
             if name == "scalars" and not self.evaluator.is_random:
                 self._check_determinism(function, item)
@@ -387,7 +387,7 @@ class Preparation:
         """An input set for which the reference has outputs; else None, and the trace states the reason."""
         if self._is_late():
             reason = "the reference is too slow"
-        elif self.worker.is_closed:
+        elif self.reference.worker.is_closed:
             reason = "the reference has failed before"
         else:
             try:
@@ -395,7 +395,7 @@ class Preparation:
             except (Rejected, WorkerLost) as error:
                 reason = f"the reference failed: {error}"
                 if self.context.is_cuda:
-                    self.worker.close()  # its context may be broken; the next workload gets a fresh one
+                    self.reference.worker.close()  # its context may be broken; the next workload gets a fresh one
             else:
                 if not must_be_finite or _finite_share(item) >= _finite_share(prepared.trials[0]):
                     return item

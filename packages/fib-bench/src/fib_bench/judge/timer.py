@@ -569,15 +569,9 @@ class Interleaved:
         if (bound := self._functions.pop(role, None)) is not None:
             bound.worker.close()
             bound.release()
-        worker = self._baselines.worker(role, self._definition)
+        worker, prepared = self._baselines.worker(role, self._definition), self._prepared
         function = BoundFunction(
-            worker.worker,
-            self._prepared.layout,
-            self._prepared.slots,
-            self._solution.context,
-            shares_inputs_with=self._solution,
-            has_setup=role == BASELINE and worker.has_setup,
-            prepared=self._prepared,
+            worker, prepared.layout, prepared.slots, shares_inputs_with=self._solution, prepared=prepared
         )
         self._functions[role] = function.__enter__()
         return worker
