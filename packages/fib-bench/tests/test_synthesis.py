@@ -85,7 +85,7 @@ def test_recorded_sizes_that_exclude_all_offsets_are_enlarged(name, recorded, en
     made = make_input_values(
         definition, workload, seed=0, root=None, synthesize_missing=True, device="cpu", distribution="normal"
     )
-    assert made.axes == {"len": 4, **recorded, **enlarged}
+    assert made.axes == {"len": 4, **recorded, **enlarged, "page_size": 2}
     assert torch.as_tensor(made.values["kv_indices"]).numel() == made.axes["num_kv_indices"]
 
 

@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -125,19 +124,6 @@ def generator_of(definition: Definition) -> ProblemGenerator:
 
 
 Value = torch.Tensor | int | float | bool | None
-NOTHING_GIVEN: Mapping[str, torch.Tensor] = MappingProxyType({})
-
-
-@attrs.frozen(eq=False)
-class InputValues:
-    """One set of inputs."""
-
-    values: dict[str, Value]
-    """Values by name, in the definition's order."""
-    synthesized: tuple[str, ...]
-    """The inputs whose blobs are missing, and which were made instead."""
-    axes: dict[str, int]
-    """Sizes of the axes that vary; larger than those of the workload where these exclude all offsets of its op."""
 
 
 def make_inputs(
@@ -188,8 +174,8 @@ def make_input_values(
     synthesize_missing: bool,
     device: torch.device | str,
     distribution: str,
-    given: Mapping[str, torch.Tensor] = NOTHING_GIVEN,
-) -> InputValues:
+    given: Mapping[str, torch.Tensor] | None = None,
+) -> InputDraft:
     """Make one set of inputs as `make_inputs` does, and state what was missing; `given` is from a problem generator."""
     if distribution not in DISTRIBUTIONS:
         raise UnknownName("distribution", distribution, DISTRIBUTIONS)
@@ -197,14 +183,15 @@ def make_input_values(
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
     with refusing(definition, workload):
         draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
-        draft.values |= given
+        draft.values |= given or {}
         generator = generator_of(definition)
-        if missing := [name for name in generator.names(workload) if name not in given]:
+        if missing := [name for name in generator.names(workload) if name not in draft.values]:
             maker = f"input {missing[0]!r} is made by {generator.function!r} of the reference"
             raise SynthesisError(f"{maker}, which runs in a sandbox: use fib_bench.Benchmark or Evaluator")
         pending = _read_sources(draft, workload, root, synthesize_missing)
-        synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
-        synthesis.enlarge_totals(draft, [name for name in synthesized if role_of(definition, name) is Role.OFFSETS])
+        draft.synthesized = [name for name in pending if isinstance(workload.inputs[name], SafetensorsInput)]
+        made_offsets = [name for name in draft.synthesized if role_of(definition, name) is Role.OFFSETS]
+        synthesis.enlarge_totals(draft, made_offsets)
         for name in synthesis.synthesis_order(definition, pending):
             with refusing(definition, workload, name):
                 synthesis.synthesize_input(draft, name)
@@ -212,8 +199,8 @@ def make_input_values(
             draft.values[name] = value.to(draft.device) if isinstance(value, torch.Tensor) else value
         _check_constraints(draft, workload)
         _arrange(draft, workload)
-    values = {name: draft.values[name] for name in definition.inputs}
-    return InputValues(values, synthesized, {axis: draft.axes[axis] for axis in definition.var_axes})
+    draft.values = {name: draft.values[name] for name in definition.inputs}
+    return draft
 
 
 @contextmanager

@@ -17,7 +17,7 @@ structural integers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import torch
@@ -64,11 +64,6 @@ def native_input(recipe: Recipe, target: int, base: int) -> Input:
         low=recipe.low, high=recipe.high, first=recipe.first % 2**64, last=recipe.last % 2**64, dims=len(recipe.shape),
         shape=(u32 * _MAX_DIMS)(*recipe.shape), stride=(u32 * _MAX_DIMS)(*recipe.strides),
     )  # fmt: skip
-
-
-def native_inputs(placed: Iterable[tuple[Recipe, int]], target: int, base: int) -> list[Input]:
-    """Return recipes for the native code, each with its offset in the memory of a call and in that of the bases."""
-    return [native_input(recipe, target + offset, base + offset) for recipe, offset in placed]
 
 
 def plan_recipes(

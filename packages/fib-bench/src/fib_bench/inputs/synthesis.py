@@ -85,14 +85,17 @@ class SynthesisError(Exception):
 
 @attrs.define
 class InputDraft:
-    """Incomplete inputs of one workload, by name; the sizes are those of all axes, constant ones included."""
+    """Inputs of one workload, by name, while they are made and when they are complete."""
 
     definition: Definition
     axes: dict[str, int]
+    """Sizes, also of constant axes; larger than those of the workload where these exclude all offsets of its op."""
     seed: int
     device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
     distribution: str = "normal"
     values: dict[str, torch.Tensor | int | float | bool | None] = attrs.field(factory=dict)
+    synthesized: Sequence[str] = ()
+    """Inputs whose blobs are missing, and which are made instead."""
 
     def generator(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Return a generator for one input; its seed does not depend on the order of synthesis."""
@@ -541,10 +544,7 @@ def draw(content: Content, shape: tuple[int, ...], dtype: torch.dtype, generator
 
 
 def distribute(
-    values: torch.Tensor,
-    distribution: str,
-    generator: torch.Generator,
-    exponents: tuple[float, float] = WIDE_EXPONENTS,
+    values: torch.Tensor, distribution: str, generator: torch.Generator, exponents: tuple[float, float] = WIDE_EXPONENTS
 ) -> None:
     """Convert standard normal values to a distribution, in place and without synchronizing the device."""
     if distribution == "normal" or not values.numel():

@@ -18,7 +18,6 @@ from ..errors import InputError
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..inputs.generation import (
-    InputValues,
     PaddedDraw,
     Value,
     distributions_of,
@@ -29,6 +28,7 @@ from ..inputs.generation import (
 )
 from ..inputs.recipes import other_scalars, plan_recipes
 from ..inputs.redrawing import Structure
+from ..inputs.synthesis import InputDraft
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -102,7 +102,8 @@ class Preparation:
         """Make inputs and expected outputs."""
         made = self._inputs(0, "normal")
         values, recorded = made.values, self.workload.axes
-        self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
+        enlarged = {axis: made.axes[axis] for axis, size in recorded.items() if made.axes[axis] != size}
+        self.workload = attrs.evolve(self.workload, axes={**recorded, **enlarged})
         layout = layout_of(self.definition, self.workload.axes, values)
         slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -137,7 +138,7 @@ class Preparation:
                 moved=moved,
                 work=work_of(self.definition, self.workload.axes, values),
                 synthesized=made.synthesized,
-                enlarged={axis: size for axis, size in made.axes.items() if size != recorded[axis]},
+                enlarged=enlarged,
                 error_bounds=self._error_bounds(function, first),
             )
             self._add_other_distributions(function, prepared)
@@ -151,7 +152,7 @@ class Preparation:
 
     # -- inputs ----------------------------------------------------------------------------------
 
-    def _inputs(self, index: int, distribution: str) -> InputValues:
+    def _inputs(self, index: int, distribution: str) -> InputDraft:
         with self.context.phases.during(Phase.INPUTS):
             return make_input_values(
                 self.definition,
@@ -278,7 +279,7 @@ class Preparation:
     # -- generated inputs ------------------------------------------------------------------------
 
     def _generated(
-        self, function: BoundFunction, base: InputSet, made: InputValues
+        self, function: BoundFunction, base: InputSet, made: InputDraft
     ) -> tuple[dict[str, Recipe], dict[str, str], InputSet]:
         """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
 
@@ -304,7 +305,7 @@ class Preparation:
             reason = "the reference gives NaN or infinity for generated values"
         return {}, {**constant, **dict.fromkeys(recipes, reason)}, base
 
-    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[dict[str, Recipe], dict[str, str]]:
+    def _plan(self, made: InputDraft, distributions: Sequence[str]) -> tuple[dict[str, Recipe], dict[str, str]]:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
         recorded |= self._generator.parameters & self._given.keys()

@@ -17,7 +17,7 @@ from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import PaddedDraw, Value
-from ..inputs.recipes import native_inputs
+from ..inputs.recipes import native_input
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -147,7 +147,7 @@ class PreparedWorkload:
     """The settings by which timed calls are judged; None for those of typical values."""
     left_out: dict[str, str] = attrs.field(factory=dict)
     """Distributions, scalars and padded indices that do not apply, and why."""
-    synthesized: tuple[str, ...] = ()
+    synthesized: Sequence[str] = ()
     """Inputs whose blobs are missing, and which were made instead."""
     enlarged: Mapping[str, int] = attrs.field(factory=dict)
     """Axes that are larger in the inputs than in the workload, because its sizes exclude all valid offsets."""
@@ -257,8 +257,9 @@ def fill(
         base: ``[bytes]``, the values that some kinds of inputs change.
     """
     if recipes:
+        target, source = memory.data_ptr(), base.data_ptr()
         places = [(recipe, layout.inputs[name].offset) for name, recipe in recipes.items()]
-        inputs = native_inputs(places, memory.data_ptr(), base.data_ptr())
+        inputs = [native_input(recipe, target + offset, source + offset) for recipe, offset in places]
         native.open_native(memory.device).refill(inputs, keys, memory.stride(0))
 
 
