@@ -23,6 +23,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partialmethod
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
@@ -91,18 +92,6 @@ class DeviceLock:
         fcntl.flock(self._queue, fcntl.LOCK_UN)
         return False
 
-    def sharing(self) -> AbstractContextManager[None]:
-        """Share the lock during a block."""
-        return self._held_as(fcntl.LOCK_SH)
-
-    def apart(self) -> AbstractContextManager[None]:
-        """Do not hold the lock during a block."""
-        return self._held_as(fcntl.LOCK_UN)
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the lock alone during a block."""
-        return self._held_as(fcntl.LOCK_EX)
-
     def keep(self, is_kept: bool) -> None:
         """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
         self._is_kept = is_kept
@@ -120,6 +109,13 @@ class DeviceLock:
             yield
         finally:
             self._want(before)
+
+    sharing = partialmethod(_held_as, fcntl.LOCK_SH)
+    """Share the lock during a block."""
+    apart = partialmethod(_held_as, fcntl.LOCK_UN)
+    """Do not hold the lock during a block."""
+    alone = partialmethod(_held_as, fcntl.LOCK_EX)
+    """Hold the lock alone during a block."""
 
     def _want(self, wanted: int) -> None:
         self._wanted = wanted

@@ -629,10 +629,8 @@ class SolutionRun:
             return []
         with self.context.no_device_work():
             changes = [f"device setting changed: {change}" for change in self.context.changed_settings()]
-            candidate = self.candidate
-            reason = check_code(
-                candidate.worker, self.baselines.reference_worker, candidate.table, candidate.table_digest
-            )
+            candidate, trusted = self.candidate, self.baselines.reference_worker
+            reason = check_code(candidate.worker, trusted, candidate.table, candidate.table_digest)
         return [*changes, f"unchecked code: {reason}"] if reason else changes
 
 

@@ -80,12 +80,7 @@ class EvaluationRecorder:
         )
 
     def performance(
-        self,
-        function: BoundFunction,
-        timed: Interleaved,
-        prepared: PreparedWorkload,
-        *,
-        timing: Mapping[str, object],
+        self, function: BoundFunction, timed: Interleaved, prepared: PreparedWorkload, *, timing: Mapping[str, object]
     ) -> Performance:
         """The latency and the latencies that it is compared with; `timing` has further fields of the timing."""
         others = timed.measurements()

@@ -526,14 +526,11 @@ class Interleaved:
             with solution.context.phases.during(Phase.WARM_UP):
                 self.timer = Timer(solution, self._prepared, self._config, may_capture=may_capture, is_compared=True)
         except BaseException:
-            self._release()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._release()
-
-    def _release(self) -> None:
         for function in self._functions.values():
             function.release()
         self._functions = {}

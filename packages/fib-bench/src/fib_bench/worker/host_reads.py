@@ -325,8 +325,7 @@ def _method(wait: Callable[..., object], original: Callable[..., object]) -> Cal
     return lambda *args: wait(original, *args)
 
 
-@contextmanager
-def _through_host() -> Iterator[None]:
+def _through_host() -> AbstractContextManager[None]:
     """Have tensors that are made of Python's numbers reach a device by a copy, which modes see."""
 
     def made(make: Callable[..., torch.Tensor], data: object, *args: object, **kwargs: Any) -> torch.Tensor:
@@ -336,8 +335,7 @@ def _through_host() -> Iterator[None]:
         return make(data, *args, device=_HOST, **kwargs).to(device)
 
     makers = (torch.tensor, torch.as_tensor)
-    with replaced({(torch, make.__name__): partial(made, make) for make in makers}):
-        yield
+    return replaced({(torch, make.__name__): partial(made, make) for make in makers})
 
 
 @contextmanager

@@ -106,7 +106,6 @@ class HostNative:
     """The native module where calls run on the CPU."""
 
     is_host = True
-    flush_lines = 0
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
