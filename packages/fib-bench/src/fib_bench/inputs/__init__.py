@@ -1,8 +1,7 @@
 """Inputs of workloads.
 
-`generation` makes those of a workload: it reads blobs, looks up in `synthesis` what makes the rest, and
-lengthens index inputs. For timed calls `recipes` say what `generator.h` makes of a key, and `redrawing` draws
-structural integers.
+`generation` reads blobs, looks up in `synthesis` what makes other inputs, and lengthens index inputs. For timed calls
+`recipes` say what `generator.h` makes of a key, and `redrawing` draws structural integers.
 """
 
 from __future__ import annotations

@@ -345,8 +345,7 @@ def draw_padded_calls(
 ) -> Sequence[PaddedDraw]:
     """Draw calls with padded indices. Their totals differ; that of the first one lies between those of others.
 
-    There are none if the definition has no padded indices, or other integers depend on the offsets. All random numbers
-    are drawn on the CPU.
+    There are none without padded indices, or if other integers depend on the offsets. All is drawn on the CPU.
     """
     padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *synthesis.POOL_AXES)
     if padded is None or not pool:

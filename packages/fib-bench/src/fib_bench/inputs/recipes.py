@@ -10,8 +10,7 @@ states (`synthesis`), and more:
   values; else they stay, like infinities. Where values are selected, the elements of each row change places. Recorded
   scores keep their signs, and their rows change places.
 
-Scalars, rotary caches, structural integers and inputs whose values a constraint reads stay; `redrawing` changes
-structural integers.
+Scalars, rotary caches and inputs whose values a constraint reads stay, like structure, which `redrawing` changes.
 """
 
 from __future__ import annotations

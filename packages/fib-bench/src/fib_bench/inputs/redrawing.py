@@ -8,8 +8,7 @@ A solution can derive a plan from integers that it has seen. Redrawn integers ma
 - Tokens of a routing table are permuted, and experts are relabelled.
 - Slots of sparse attention are relabelled with the pages, positions are drawn uniformly from their valid values.
 
-Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
-`generator` makes them anew for each call.
+Integers of unknown meaning and scalars stay. Those that are data (tokens, seeds, top-k, bytes) are left to `recipes`.
 """
 
 from __future__ import annotations

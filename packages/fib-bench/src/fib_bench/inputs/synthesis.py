@@ -3,8 +3,7 @@
 The description of an input goes first, where it states the bounds of values; then the first rule that matches an
 input. Floating-point tensors that no specific rule matches are standard normal; such integer tensors are refused. A
 rule makes structure, or states which contents are valid: from these both the first values of an input are drawn
-(`draw`) and, by the `generator`, those of each timed call. The role of an input decides how a distribution applies and
-how structure is redrawn (`redrawing`).
+(`draw`) and, by the `generator`, those of each timed call. The role decides how an input is distributed and redrawn.
 
 Structure (offsets, lengths, page tables, routing, positions) follows from axes with conventional names. It is made on
 the CPU, because makers read it to make more.
@@ -63,8 +62,7 @@ class Role(enum.Enum):
     PAGES = "pages"
     """Page, block or slot numbers of a pool; negative numbers are padding."""
     SELECTIONS = "selections"
-    """Token slots of a paged cache (page number * page size + position in the page) selected per row; negative numbers
-    are padding."""
+    """Token slots (page number * page size + position in the page) selected per row; negative numbers are padding."""
     EXPERTS = "experts"
     """Expert numbers per token, different within a token."""
     POSITIONS = "positions"

@@ -6,8 +6,7 @@ the device, and hold it alone for a timed pass, a few milliseconds; on the CPU t
 otherwise not. Judges that want it wait in a queue, so that a pass is not overtaken by judges that come later. The
 kernel releases both files when a process ends, however that happens.
 
-Sharing is released at every request to a worker if another judge waits. Compilation, the start of workers and waits
-do not share it.
+Compilation, starts of workers and waits do not share it, and each request to a worker lets waiting judges go first.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from fib_schema.files import private_folder
 
 from ..events import Phase, PhaseTimer
 from ..sandbox.syscalls import free_memory_bytes
-from ..timing.work import Peaks
+from ..timing.work import Peaks, theoretical_peaks
 from ..worker.client import Worker, end_all
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
@@ -247,8 +246,7 @@ class Reading:
 class ClockWatch:
     """Reads the clock repeatedly, in a thread.
 
-    `read` gives the SM clock in MHz and NVML's throttle reasons; `read_load`, if it is known, the percentage of time in
-    which a kernel ran.
+    `read` gives the SM clock in MHz and NVML's throttle reasons, `read_load` the percentage of time that kernels run.
     """
 
     def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
@@ -385,20 +383,18 @@ class DeviceContext:
     """The bound on one request to a worker, and on one pass."""
     held_timeout_seconds: float = _HELD_SECONDS
     """The bound on one request while this judge holds the lock, for which others wait."""
-    peaks: Peaks | None
-    """Upper bounds of the speed of a CUDA device."""
-    watch: ClockWatch | None
-    """The clock monitor; None without NVML."""
-    settings: Mapping[str, object] = attrs.field(factory=dict)
-    """Settings of a CUDA device when the judge started; none without NVML."""
-    phases: PhaseTimer = attrs.field(factory=PhaseTimer)
-    lock: DeviceLock
-    """Held alone by the one judge that times a function on the device."""
-    takes_turns: bool = False
-    """Whether judges share the lock for all other work on the device, as on a CUDA device."""
-    is_shared: bool = False
+    is_shared: bool
     """Whether this run has several judges on the device."""
     is_cuda: bool = attrs.field(init=False, default=attrs.Factory(lambda me: me.device.type == "cuda", takes_self=True))
+    takes_turns: bool = attrs.Factory(lambda me: me.is_cuda, takes_self=True)
+    """Whether judges share the lock for all other work on the device."""
+    peaks: Peaks | None = attrs.Factory(lambda me: theoretical_peaks(me.device), takes_self=True)
+    watch: ClockWatch | None = attrs.Factory(lambda me: watch_clock(me.device), takes_self=True)
+    settings: Mapping[str, object] = attrs.Factory(lambda me: settings_of(me.device), takes_self=True)
+    """Those of the device when the judge started."""
+    phases: PhaseTimer = attrs.field(factory=PhaseTimer)
+    lock: DeviceLock = attrs.Factory(lambda me: lock_of(me.device, me.phases), takes_self=True)
+    """Held alone by the one judge that times a function on the device."""
     exclusive_seconds: float = attrs.field(init=False, default=0.0)
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)

@@ -7,8 +7,7 @@ A solution runs in two phases. Phase A binds each workload, checks outputs and w
 compiles has compiled. Then the worker is sealed. Phase B times the workloads that passed. A lost worker costs one
 workload: the others are evaluated in fresh workers.
 
-Workloads are prepared in blocks that fit into memory, and all solutions run on a block: inputs and references are
-computed once, not once per solution.
+All solutions run on a block of workloads that fit into memory, so inputs and references are computed once for all.
 """
 
 from __future__ import annotations
@@ -44,12 +43,11 @@ from ..checking.precision import PrecisionWatch
 from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
-from ..events import Evaluated, Event, Phase, PhaseTimer, PhaseTimes, Skipped, Working
+from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..plan import DefinitionPlan, Skip
 from ..temporary_folders import raise_if_disk_full
 from ..timing.handshake import native
-from ..timing.work import theoretical_peaks
 from ..transport.arenas import release_unused
 from ..worker.client import ForkServerClient, NotCapturable, Rejected, WorkerLost
 from ..worker.outside_checks import BackgroundActivity
@@ -59,10 +57,7 @@ from .device import (
     extra_memory,
     identity_of,
     lacks_memory,
-    lock_of,
-    settings_of,
     wait_for_memory,
-    watch_clock,
 )
 from .functions import BoundFunction, FunctionWorker, build_request, check_code
 from .passes import Launch, Order, Passes
@@ -110,23 +105,13 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._watch = watch_clock(self.device)
+        is_shared = is_cuda and (config.concurrency or 1) > 1
+        self.context = DeviceContext(device=self.device, timeout_seconds=config.timeout_seconds, is_shared=is_shared)
+        self.phases, self._watch = self.context.phases, self.context.watch
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
-        self.phases = PhaseTimer()
-        self.context = DeviceContext(
-            device=self.device,
-            timeout_seconds=config.timeout_seconds,
-            peaks=theoretical_peaks(self.device),
-            watch=self._watch,
-            settings=settings_of(self.device),
-            phases=self.phases,
-            lock=lock_of(self.device, self.phases),
-            takes_turns=is_cuda,
-            is_shared=(config.concurrency or 1) > 1 and is_cuda,
-        )
         self.baselines = Baselines(self._server, self.context, baselines or {})
         """The workers of the reference and the baseline of the definition that is evaluated."""
         self._cache_key = ""  # of the plan that is being executed
@@ -514,10 +499,7 @@ class SolutionRun:
     # A solution that fails may leave a worker that must not be used any more, so this precedes all timing.
 
     def _padding_problem(self, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
-        """Reason why a solution was not shown to be right with padded indices; empty if it was.
-
-        The worker is closed if it may be unusable.
-        """
+        """Reason that it was not shown to be right with padded indices; empty if it was. Closes an unusable worker."""
         candidate, worker, context = self.candidate, self.candidate.worker, self.context
         if candidate.has_setup:
             return "its setup makes a plan on the host"

@@ -121,8 +121,7 @@ class Passes:
 
     Structural integers, as those of page tables, are drawn by the judge; other inputs are generated for each call.
 
-    The slots of the function hold `base`, of which this is the judge's own copy. `redraw` draws structural integers;
-    without it they stay.
+    The slots of the function hold `base`, of which this is a copy. `redraw` draws structural integers, which else stay.
     """
 
     def __init__(
@@ -225,8 +224,7 @@ class Passes:
     ) -> TimedPass:
         """Make one pass; one that the device launches is composed.
 
-        `is_watched`: the worker's threads are observed where the device launches the calls. `is_new`: each call gets
-        structural integers that none has read.
+        `is_watched`: observe the worker's threads beside a launch by the device. `is_new`: give calls unread integers.
         """
         is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
         is_cuda = self._function.context.is_cuda
@@ -369,8 +367,7 @@ Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
 class Verification:
     """Verifies the timed calls of one function.
 
-    If calls are replays of a capture, which may have missed work, eager calls decide. Calls are kept for `finish` only
-    if they are to be compared.
+    Eager calls decide where replays of a capture fail, which may have missed work. Calls are kept only to be compared.
     """
 
     def __init__(

@@ -58,7 +58,9 @@ host launches two kernels more."""
 _SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARES = 5.0, {Order.COLD: 0.7, Order.FRESH: 0.5}
 """Of a least call, which reads from memory; in *fresh* inputs lie in the cache. A lower latency is impossible."""
-_TOLD_BYTES = 1 << 20  # of inputs and outputs, below which writing them takes no time that can be told
+_TOLD_BYTES = (
+    1 << 20
+)  # of inputs and outputs, above which passes of *fresh* without calls take time that a call takes off
 _ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
@@ -372,10 +374,7 @@ class Timer:
         )
 
     def _check_possible(self) -> None:
-        """Reject a latency that no function can have; in the order *fresh* those of small inputs and outputs.
-
-        Without calls, writing large ones takes time there that a call takes off.
-        """
+        """Reject a latency that no function can have; in the order *fresh* only one up to `_TOLD_BYTES`."""
         for (launch, order), series in self._series.items():
             is_told = order is Order.COLD or self._function.layout.size_bytes <= _TOLD_BYTES
             least_ns = _LEAST_SHARES[order] * self._least_ns if launch is Launch.DEVICE else 0.0
@@ -595,14 +594,11 @@ class Interleaved:
             rounds = _FURTHER_ROUNDS
 
     def _time_burst(self, roles: Sequence[str], rounds: int, activity: BackgroundActivity) -> None:
-        """Have the device alone for some passes of each, then verify them.
-
-        Each round is in random order: the order shifts a latency by up to 2 %.
-        """
+        """Have the device alone for some passes of each, then verify them."""
         rounds = min(self._timers.get(role, self.timer).room_for(rounds) for role in roles)
         with self._solution.context.exclusive():
             for _ in range(rounds):
-                for role in SECRET.sample(roles, len(roles)):
+                for role in SECRET.sample(roles, len(roles)):  # the order shifts a latency by up to 2 %
                     self._sample(role, activity)
         for role in roles:
             self._advance(role, Timer.verify)
@@ -638,8 +634,6 @@ class Interleaved:
             else:
                 found[role] = timer.measurement(EAGER)
         return found
-
-    # -- answers ---------------------------------------------------------------------------------
 
     def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """Call the reference as `Answer` says, once more in a fresh worker if it fails; None if it fails again."""

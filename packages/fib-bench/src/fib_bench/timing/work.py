@@ -3,8 +3,7 @@
 The file ``work.yaml`` declares it for each op_type. Some of it follows from the sizes alone. That of attention and
 experts also depends on the values of page tables, offsets and choices of experts: it is counted for the values given.
 
-*Roofline.* Peaks are theoretical, so that nothing exceeds them: a verdict and the share that reports show are made by
-the same.
+*Roofline.* Peaks are theoretical, so that nothing exceeds them: verdicts and reported shares are made by the same.
 
 Source: the roofline model (Williams, Waterman and Patterson, 2009). Operations per cycle and
 multiprocessor are those of NVIDIA's architecture white papers (dense, without sparsity).

@@ -95,8 +95,7 @@ def _import_ahead(device: str) -> None:
 def identify_triton(architectures: Iterable[str]) -> None:
     """Compute what identifies Triton and its compiler: each process that compiles would take 0.4 s and start ptxas.
 
-    Triton keeps both, and so do forks. The build reports a Triton that is missing or does not work. Architectures are
-    such as ``9.0a``.
+    Triton keeps both, and so do forks. The build reports a Triton that does not work. Architectures: such as ``9.0a``.
     """
     failures = (ImportError, AttributeError, OSError, RuntimeError, subprocess.SubprocessError)
     for module in _TRITON_MODULES:

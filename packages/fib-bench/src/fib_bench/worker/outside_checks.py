@@ -232,10 +232,8 @@ def usage(pid: int, *roots: int, without: Container[int] = ()) -> tuple[float, d
 def kill(roots: Callable[[], list[int]]) -> None:
     """Kill processes and all their descendants, as far as they are there now.
 
-    They are stopped first, all of them: to kill at once would free places, below the limit of the
-    system, for processes that fork on. A fork that is under way ends when its process is killed.
-
-    The roots are children of this process, asked for again and again.
+    They are stopped first: to kill at once would free places, below the system's limit, for processes that fork on.
+    A fork under way ends when its process is killed. Roots are children of this process, asked for again and again.
     """
     stopped: set[int] = set()
     while fresh := [pid for pid, _ in _walk(roots()) if pid not in stopped]:

@@ -6,8 +6,7 @@ worker's own for the same reason. Results that defer work to their reader (a vie
 input, a container that computes its items) are copied inside the clock.
 
 Each timed call is prepared and started by words of the judge. Captured calls are inspected and composed into one graph
-with what stands around each of them; this process sleeps while the device runs it. Eager calls are made here, between
-the preparation and the digest of each.
+with their preparations and digests; this process sleeps while the device runs it. Eager calls are made here.
 """
 
 from __future__ import annotations

@@ -85,13 +85,10 @@ def _settle(output: int, folder: str) -> None:
 
 
 def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.Settled:
-    """Apply the sandbox to this process, before it reads a solution; returns the report for the judge.
-
-    The judge's first request decides the cache.
-    """
+    """Apply the sandbox to this process, before it reads a solution; returns the report for the judge."""
     build = request.build if isinstance(request, messages.OpenDevice) else request
     assert isinstance(build, messages.Build), "a worker first gets its build"
-    owner = CacheOwner.of(build)
+    owner = CacheOwner.of(build)  # which decides the cache
     uid, why_no_uid, cache = None, "no process holds the lock of its uid", folder
     if policy.uid_channel is not None:
         with socket.socket(fileno=policy.uid_channel) as channel:  # the solution does not get the descriptor
