@@ -237,10 +237,7 @@ class Structure:
         return self._redraw(self._draws, generator)
 
     def move_pages(self, generator: torch.Generator) -> Redrawing:
-        """Move pages between requests that all have as many, and empty requests where a constraint allows that.
-
-        For checks, not for timing: a call takes as long as its longest request.
-        """
+        """Move pages between requests that all have as many, and empty requests if they may be; not for timing."""
         return self._redraw(self._moves, generator)
 
     def _redraw(self, draws: Sequence[_Draw], generator: torch.Generator) -> Redrawing:
@@ -349,11 +346,8 @@ class Structure:
         return is_paged and all(map(is_last_page, group.lengths)) and int(pages[0]) > 1 and _is_constant(pages)
 
     def _last_pages(self, group: _Requests) -> list[_Draw]:
-        """The draw of the tokens in equally long last pages, close to their length so that the work stays.
-
-        Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
-        """
-        if len(group.offsets) != 1 or len(group.lengths) != 1:
+        """The draw of the tokens in equally long last pages, close to their length so that the work stays."""
+        if len(group.offsets) != 1 or len(group.lengths) != 1:  # queries must not be longer than their keys
             return []
         (name,), most = group.lengths, page_size(self.axes)
         if most < 2 or not is_last_page(name) or not _is_constant(group.lengths_of(name, self.integers)):

@@ -191,10 +191,7 @@ def offsets(draft: InputDraft, name: str) -> torch.Tensor:
 
 
 def split(total: int, parts: int, generator: torch.Generator, limits: Sequence[int] | None = None) -> list[int]:
-    """Split a total into random parts of at least 1 where possible, each within its limit.
-
-    If the sum of the limits is below the total, all parts exceed their limits by the same amount.
-    """
+    """Split a total into random parts of at least 1 where possible, within their limits or equally far beyond them."""
     room = [total] * parts if limits is None else list(limits)
     lengths, left = [0] * parts, total
     for index in range(parts):

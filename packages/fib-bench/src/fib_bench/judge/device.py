@@ -244,10 +244,7 @@ class Reading:
 
 
 class ClockWatch:
-    """Reads the clock repeatedly, in a thread.
-
-    `read` gives the SM clock in MHz and NVML's throttle reasons, `read_load` the percentage of time that kernels run.
-    """
+    """Reads the SM clock in MHz, NVML's throttle reasons and the percentage of time that kernels run, in a thread."""
 
     def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
         self._read, self._read_load = read, read_load

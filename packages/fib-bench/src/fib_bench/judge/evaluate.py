@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import attrs
 import torch
@@ -77,13 +77,10 @@ T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
 
 
-class Judge:
-    """Evaluates solutions on one device.
+class Judge(AbstractContextManager["Judge"]):
+    """Evaluates solutions on one device; `UnsupportedDevice` if it is not there.
 
     It has a fork server of its own unless one is given. `root` is the folder of the data set, for blobs.
-
-    Raises:
-        UnsupportedDevice: There is no such device here.
     """
 
     def __init__(
@@ -115,9 +112,6 @@ class Judge:
         self.baselines = Baselines(self._server, self.context, baselines or {})
         """The workers of the reference and the baseline of the definition that is evaluated."""
         self._cache_key = ""  # of the plan that is being executed
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -280,13 +274,11 @@ class Judge:
         One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
         judge that waits does not share the device: the one that holds the memory could never time a pass.
         """
-        if (self.config.concurrency or 1) == 1 or needed <= limit:
-            yield
-            return
         with ExitStack() as stack:
-            with self.context.no_device_work(), self.phases.during(Phase.WAIT):
-                stack.enter_context(extra_memory(self.device))
-                wait_for_memory(self.device, needed / SHARE_OF_FREE_MEMORY, _ROOM_SECONDS)
+            if needed > limit and (self.config.concurrency or 1) > 1:
+                with self.context.no_device_work(), self.phases.during(Phase.WAIT):
+                    stack.enter_context(extra_memory(self.device))
+                    wait_for_memory(self.device, needed / SHARE_OF_FREE_MEMORY, _ROOM_SECONDS)
             yield
 
 
@@ -365,8 +357,7 @@ class SolutionRun:
             if self.candidate.worker.is_closed:
                 return
         for item in checked:
-            result = self._time_sealed(item)
-            if result is not None:
+            if (result := self._time_sealed(item)) is not None:
                 yield item.prepared, result
             if self.candidate.worker.is_closed:
                 return

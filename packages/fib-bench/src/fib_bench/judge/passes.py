@@ -506,10 +506,7 @@ class Verification:
         raise error
 
     def to_extra(self) -> Mapping[str, object]:
-        """The fields of a trace's timing.
-
-        `detected_share` of wrong calls among those of the published latency would have been seen with 99 %.
-        """
+        """The fields of a trace's timing; `detected_share` of wrong published calls would have been seen with 99 %."""
         timed, published = (Sample.PUBLISHED, Sample.OTHER), self.compared[Sample.PUBLISHED]
         return {
             "timed_calls": sum(self.made[sample] for sample in timed),

@@ -54,10 +54,7 @@ class OutputChecker:
         config: ResolvedEvalConfig | None = None,
         again: Callable[[], torch.Tensor] | None = None,
     ) -> InputSet:
-        """Make an input set with its check; `again` calls the reference on the inputs once more.
-
-        Settings are given for inputs of another distribution than the first set.
-        """
+        """Make an input set with its check; `again` calls the reference anew, `config` is for other distributions."""
         tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
         outputs = layout.output_tensors(expected)
         case = Case(

@@ -1,6 +1,4 @@
-"""Measurements: raw samples of a clock, and statistics of them.
-
-Raw samples are kept; everything else is derived from them.
+"""Measurements: raw samples of a clock, which are kept, and statistics that are derived from them.
 
 Source: the confidence interval of a median from order statistics is textbook material (for
 instance David and Nagaraja, Order Statistics, 7.1); it assumes nothing about the distribution.

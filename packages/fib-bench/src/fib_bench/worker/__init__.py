@@ -1,5 +1,4 @@
 """Untrusted workers: the fork server, the code that runs inside a worker, and the judge's handles on both.
 
-In workers: `session`, `passes`, `autotuning`, `tamper_check`. In the fork server:
-`fork_server`. In the judge: `client`, `outside_checks`.
+In workers: `session`, `passes`, `autotuning`, `tamper_check`. In the judge: `client`, `outside_checks`.
 """

@@ -17,10 +17,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
@@ -78,10 +78,7 @@ class NotCapturable(Exception):
 
 
 class WorkerLost(Exception):
-    """A worker that has ended or was closed.
-
-    It took too long (`is_timeout`), or sent a message that the harness in a worker never sends (`is_forgery`).
-    """
+    """A worker that has ended, took too long (`is_timeout`), or sent what the harness never sends (`is_forgery`)."""
 
     def __init__(self, reason: str, *, is_timeout: bool = False, is_forgery: bool = False) -> None:
         super().__init__(reason)
@@ -110,7 +107,7 @@ class KeptOutput:
         return (self._data[: self._kept] + gap.encode() + self._data[self._kept :]).decode("utf-8", "replace")
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """One worker process: its channel, its output, and its exit; a context manager that ends it.
 
     It prints to a pipe, whose end `output` is non-blocking; its home, the folder, is removed when it is closed.
@@ -139,9 +136,6 @@ class Worker:
         """For replies and the ends of calls, but for compilers."""
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -184,10 +178,8 @@ class Worker:
         self._raise_if_closed()
         if not all(isinstance(reply, messages.Compiling) for reply in self._replies):
             self.close()
-            problem = (
-                f"the worker answered {type(requests[0]).__name__} with {self._replies[0]!r:.200} before it was asked"
-            )
-            raise WorkerLost(problem, is_forgery=True)
+            asked, reply = type(requests[0]).__name__, self._replies[0]
+            raise WorkerLost(f"the worker answered {asked} with {reply!r:.200} before it was asked", is_forgery=True)
         self._asked = requests[-1]
         try:
             send(self._channel, *requests, descriptors=descriptors)
@@ -267,10 +259,7 @@ class Worker:
                 self._is_killed = True
 
     def close(self, *, unless: Connection | None = None) -> bool:
-        """Kill the worker and everything that it started; remove its folder; returns whether it is closed.
-
-        With `unless`, wait only until that has a message.
-        """
+        """Kill the worker and all that it started, and remove its folder; False if `unless` gets a message before."""
         if self._is_closed:
             return True
         self.kill()
@@ -389,7 +378,7 @@ def end_all(workers: Collection[Worker]) -> None:
         worker.close()
 
 
-class ForkServerClient:
+class ForkServerClient(AbstractContextManager["ForkServerClient"]):
     """The judge's side of a fork server; a context manager that stops the server and all its workers.
 
     Workers may not read the folders `hidden`. For the device ``cpu``, Triton and Helion run in their interpreters.
@@ -410,9 +399,6 @@ class ForkServerClient:
         self._receiver: Receiver
         self._spawned: list[int] = []
         self._is_ready = self._has_answered = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,8 +1,7 @@
 """Fork server: a process that imports torch once and then forks each worker in milliseconds.
 
-It runs no solution code, holds no CUDA context and starts no thread, so that its forks are sound. It is the
-subreaper of everything that its workers start, and kills what a worker leaves behind. It holds the lock of
-each worker's uid. It ends, with all workers, when the judge ends.
+It runs no solution code, holds no CUDA context and starts no thread, so that its forks are sound. It is the subreaper
+of all that its workers start, kills what a worker leaves behind, and holds the lock of its uid. It ends with the judge.
 """
 
 from __future__ import annotations

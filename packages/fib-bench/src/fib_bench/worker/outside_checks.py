@@ -108,10 +108,9 @@ def memory_digest(pid: int, start: int, length: int) -> str:
 def modified_text(pid: int) -> list[str]:
     """Executable mappings of files that contain pages which are not those of the file, as sentences.
 
-    A write to a private mapping, by mprotect or through ``/proc/self/mem``, replaces a page of the file by an
-    anonymous copy; such a page in executable memory is a detoured function. Private_Dirty alone is no sign: the
-    kernel counts the pages of a library that was just compiled and is not yet written back. Executable mappings
-    that are writable, or shared with a writer, are listed too.
+    A write to a private mapping, by mprotect or through ``/proc/self/mem``, replaces a page of the file by an anonymous
+    copy; such a page in executable memory is a detoured function. Private_Dirty alone is no sign: the kernel counts the
+    pages of a library that was just compiled and not yet written back. Mappings that can be written are listed too.
     """
     with _refusals(pid, "the mappings"):
         try:
@@ -123,10 +122,7 @@ def modified_text(pid: int) -> list[str]:
 
 
 def code_by_page_map(pid: int) -> dict[str, int]:
-    """KiB that are not the file's, for each mapping of code, by ``/proc/PID/pagemap``: one byte in eight is looked at.
-
-    Such pages are written copies, in memory or swapped out.
-    """
+    """KiB that are not the file's, for each mapping of code, by ``/proc/PID/pagemap``: one byte in eight counts."""
     descriptor = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)  # of this memory, even after an exec
     try:
         return {_described(code): _count_copies(descriptor, code) for code in _CODE.finditer(_mappings(pid, "maps"))}
@@ -216,10 +212,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def usage(pid: int, *roots: int, without: Container[int] = ()) -> tuple[float, dict[str, int]]:
-    """Processor seconds of a process and all that `descendants` finds, and nanoseconds that each thread has waited.
-
-    Threads wait in run queues; there are none where the kernel does not report it.
-    """
+    """Processor seconds of a process and `descendants`, and nanoseconds of each thread in run queues, if known."""
     pids, waited = [pid, *descendants(pid, *roots, without=without)], {}
     for each in pids:
         with suppress(OSError), os.scandir(f"/proc/{each}/task") as entries:

@@ -1,9 +1,8 @@
 """Calls of a worker on its slots: single ones, and passes of timed calls.
 
-Results are brought into the slot right after a call has returned, outside the clock, with no wait
-in between: what is written later is not in them. A destination-passing function gets buffers of the
-worker's own for the same reason. Results that defer work to their reader (a view that negates, a view of an
-input, a container that computes its items) are copied inside the clock.
+Results are brought into the slot right after a call has returned, outside the clock, with no wait in between: what is
+written later is not in them. A destination-passing function gets buffers of the worker's own for the same reason.
+Results that defer work (views that negate, views of an input, lazy containers) are copied inside the clock.
 
 Each timed call is prepared and started by words of the judge. Captured calls are inspected and composed into one graph
 with their preparations and digests; this process sleeps while the device runs it. Eager calls are made here.
@@ -70,11 +69,7 @@ class WrongOutputError(Exception):
 
 
 class PreparedCall:
-    """One call with its arguments bound: all that is left to do is to invoke it.
-
-    Shapes:
-        inputs: ``[bytes]``, of a slot, as are the outputs.
-    """
+    """One call with its arguments bound in the memory of a slot, ``[bytes]``: all that is left is to invoke it."""
 
     def __init__(
         self, function: Runnable, definition: Definition, layout: Layout, inputs: torch.Tensor, outputs: torch.Tensor
@@ -147,10 +142,7 @@ class PreparedCall:
         return found
 
     def addresses_of(self, result: Any) -> list[int] | None:
-        """Addresses of the outputs of a call that a clock waits for; None where they lie in `digested`.
-
-        The values are checked by the judge, who compares what is copied from there.
-        """
+        """Addresses of the outputs that a clock waits for, which the judge checks; None if they lie in `digested`."""
         if self._is_dps:
             return None
         kept = self._whole(result)
@@ -290,11 +282,7 @@ class Passes:
         return self._module
 
     def compose(self, request: ComposePass) -> Composed:
-        """Compose a pass over the first slots; `CannotCapture` if a call cannot be captured or composed.
-
-        Raises:
-            WrongOutputError: A call returned something that does not fit the definition.
-        """
+        """Compose a pass over the first slots; raises like `PreparedCall.whole_outputs` if a call is not captured."""
         made, graphs = Composed(0, request.calls), None
         sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
         if request.kind == native.SOLUTION:

@@ -1,7 +1,4 @@
-"""Session of a worker: it builds one function, calls it and times it on request of the judge.
-
-The solution runs in this process, so every reply is untrusted.
-"""
+"""Session of a worker: it builds, calls and times one function on request of the judge, who trusts no reply of it."""
 
 from __future__ import annotations
 

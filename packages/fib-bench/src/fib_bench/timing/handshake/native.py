@@ -95,10 +95,8 @@ def call_of(inputs: Sequence[Input], outputs: Sequence[Output], *, stride: int =
     words = sum(-(-output.bytes // 16) for output in outputs)
     blocks = max(1, min(_DIGEST_BLOCKS, -(-words // 256)))
     call = Call(inputs=len(inputs), outputs=len(outputs), blocks=blocks, stride=stride)
-    for index, item in enumerate(inputs):
-        call.input[index] = item
-    for index, output in enumerate(outputs):
-        call.output[index] = output
+    call.input[: len(inputs)] = inputs
+    call.output[: len(outputs)] = outputs
     return call
 
 
@@ -216,11 +214,7 @@ class Native(HostNative):
         self._library.fib_unmap_mailbox(ctypes.c_void_p(address))
 
     def inspect(self, graph: int) -> int:
-        """Count the nodes of a captured call that do something.
-
-        Raises:
-            NotComposable: It contains what could outlast the call, or run elsewhere than on the device.
-        """
+        """Count the working nodes of a captured call; `NotComposable` if some may outlast it, or run off the device."""
         work = u64()
         self._call("fib_inspect", ctypes.c_void_p(graph), ctypes.byref(work), refusal=NotComposable)
         return work.value
@@ -312,11 +306,7 @@ def _host_module() -> ctypes.CDLL:
 
 @cache
 def open_native(device: torch.device) -> HostNative:
-    """Open the native module for a device; the context of a CUDA device must be current.
-
-    Raises:
-        NativeError: It cannot be built or loaded.
-    """
+    """Open the native module for a device, whose context is current; `NativeError` if it cannot be built or loaded."""
     if device.type == "cpu":
         return HostNative(_host_module())
     properties = torch.cuda.get_device_properties(device)
