@@ -385,10 +385,10 @@ class DeviceContext:
     is_cuda: bool = attrs.field(init=False, default=attrs.Factory(lambda me: me.device.type == "cuda", takes_self=True))
     takes_turns: bool = attrs.Factory(lambda me: me.is_cuda, takes_self=True)
     """Whether judges share the lock for all other work on the device."""
-    peaks: Peaks | None = attrs.Factory(lambda me: theoretical_peaks(me.device), takes_self=True)
     watch: ClockWatch | None = attrs.Factory(lambda me: watch_clock(me.device), takes_self=True)
     settings: Mapping[str, object] = attrs.Factory(lambda me: settings_of(me.device), takes_self=True)
     """Those of the device when the judge started."""
+    peaks: Peaks | None = attrs.Factory(lambda me: theoretical_peaks(me.device), takes_self=True)
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock = attrs.Factory(lambda me: lock_of(me.device, me.phases), takes_self=True)
     """Held alone by the one judge that times a function on the device."""

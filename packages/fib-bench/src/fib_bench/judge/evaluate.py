@@ -51,14 +51,7 @@ from ..timing.handshake import native
 from ..transport.arenas import release_unused
 from ..worker.client import ForkServerClient, NotCapturable, Rejected, WorkerLost
 from ..worker.outside_checks import BackgroundActivity
-from .device import (
-    DeviceContext,
-    available_bytes,
-    extra_memory,
-    identity_of,
-    lacks_memory,
-    wait_for_memory,
-)
+from .device import DeviceContext, available_bytes, extra_memory, identity_of, lacks_memory, wait_for_memory
 from .functions import BoundFunction, FunctionWorker, build_request, check_code
 from .passes import Launch, Order, Passes
 from .prepare import Preparation, needed_bytes
@@ -102,13 +95,13 @@ class Judge(AbstractContextManager["Judge"]):
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
+        where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
+        self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         is_shared = is_cuda and (config.concurrency or 1) > 1
         self.context = DeviceContext(device=self.device, timeout_seconds=config.timeout_seconds, is_shared=is_shared)
         self.phases, self._watch = self.context.phases, self.context.watch
         if self._watch is not None:
             self._watch.start()
-        where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
-        self.recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self.baselines = Baselines(self._server, self.context, baselines or {})
         """The workers of the reference and the baseline of the definition that is evaluated."""
         self._cache_key = ""  # of the plan that is being executed

@@ -61,7 +61,6 @@ _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
 
-
 _Call: TypeAlias = tuple[int, int]
 """The key of a call, and its set of structural integers."""
 

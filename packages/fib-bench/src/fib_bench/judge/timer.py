@@ -139,7 +139,6 @@ class Timer:
         eager = [(Launch.HOST, order) for order in eager_orders]
         self._wanted = [*((Launch.DEVICE, order) for order in Order), *eager] if self.method == DEVICE else eager
         """The series to take; the first one decides the published latency."""
-        self._launch_of_nothing = Launch.DEVICE if self._is_cuda else Launch.HOST  # an eager caller launches no digest
         self._paired = {order for launch, order in self._wanted if is_paired(native.SOLUTION, order, launch)}
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
         hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
@@ -148,10 +147,9 @@ class Timer:
         self._least: list[float] = []
         self._least_ns = self._least_error_ns = 0.0
         self._seconds = self._exclusive_seconds = 0.0
-        self._made = 0
+        self._made = self._throttled = 0
         self._disturbances: list[str] = []
         self._clocks: list[int] = []
-        self._throttled = 0
         function.load_all(prepared.trials[0].inputs)
         self._call_ns = self._warm_up()
         redraw = None if function.keeps_integers else prepared.redraw
@@ -234,7 +232,8 @@ class Timer:
         """Make a pass without calls, unless there are as many as one needs."""
         taken = self._nothing[order]
         if order not in self._paired and len(taken) < (_ENOUGH_NOTHING if order is Order.COLD else _ENOUGH_OTHER):
-            taken += self._run(native.NOTHING, order, self._launch_of_nothing).taken_ns
+            launch = Launch.DEVICE if self._is_cuda else Launch.HOST  # an eager caller launches no digest
+            taken += self._run(native.NOTHING, order, launch).taken_ns
 
     def _sample_calls(self, launch: Launch, order: Order) -> None:
         begin = time.monotonic()
@@ -423,6 +422,7 @@ class Timer:
     def to_extra(self) -> dict[str, object]:
         """The timing fields of a trace beside the measurement."""
         raised_ns = self._raised_ns(self._wanted[0][0])
+        orders = {order: series for (launch, order), series in self._series.items() if launch is Launch.DEVICE}
         optional = {
             "host_reads": list(self.passes.reads),
             "waits": list(self.passes.waits),
@@ -434,11 +434,7 @@ class Timer:
         }
         return {
             **self.verification.to_extra(),
-            "orders_ms": {
-                order.value: series.latency_ns / 1e6
-                for (launch, order), series in self._series.items()
-                if launch is Launch.DEVICE
-            },
+            "orders_ms": {order.value: series.latency_ns / 1e6 for order, series in orders.items()},
             "nodes": self.passes.nodes,
             "exclusive_ms": round(self._exclusive_seconds * 1e3, 3),
             **{name: value for name, value in optional.items() if value},

@@ -22,7 +22,7 @@ from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import private_folder
 
 from ...device_code import DeviceCodeError, compile_device_code, publish
-from ...inputs.recipes import Input
+from ...inputs.recipes import Input, u32, u64
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS, POLLERS = 24, 12, 64, 256, 8
 SOLUTION, NOTHING, LEAST = 0, 1, 2
@@ -31,7 +31,6 @@ MAILBOX_BYTES, TABLE_BYTES = 8192, 4096
 _LINE_BYTES, _FLUSH_STATIC_BYTES, _DIGEST_BLOCKS = 128, 8192, 128
 _ERROR_BYTES = 512
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wl,-z,relro,-z,now")
-u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 Words = u64 * MAX_CALLS
 
 
