@@ -204,7 +204,8 @@ def make_judge(server, device_context):
     def make(root=None, own=None, **fields):
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
         judge = Judge(config, root=root, server=own or SharedServer(server))
-        judge.context = attrs.evolve(device_context, timeout_seconds=judge.config.timeout_seconds, phases=judge.phases)
+        context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
+        judge.context = judge.baselines._context = context
         judges.append(judge)
         return judge
 
@@ -255,7 +256,8 @@ def shared_server(monkeypatch, server, device_context):
         unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
         config = config.with_fields(**unset)
         judge = Judge(config, root=root, baselines=baselines, server=SharedServer(server))
-        judge.context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
+        context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
+        judge.context = judge.baselines._context = context
         return judge
 
     monkeypatch.setattr("fib_bench.execution.scheduler.JudgeProcess", execution)

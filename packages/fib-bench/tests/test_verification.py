@@ -89,8 +89,7 @@ def make_timed(make_judge, device_context):
 
     def make(n=64, **fields):
         prepared = make_judge().prepare(DOUBLE, make_workload(DOUBLE, {"n": n}))
-        worker = SimpleNamespace(waited_seconds=0.0)
-        function = SimpleNamespace(worker=worker, context=device_context, has_setup=False)
+        function = SimpleNamespace(worker=SimpleNamespace(waited_seconds=0.0), context=device_context, has_setup=False)
         opened.append(BoundFunction(function, prepared.layout, CALLS))
         return Timed(prepared, opened[-1], **fields)
 

@@ -1,7 +1,7 @@
 """Functions that the judge calls: a solution, a definition's reference or a baseline, each in a worker of its own.
 
 `FunctionWorker` builds, seals and asks the worker; `BoundFunction` is the function on one workload, with its slots,
-single calls and their checks; `passes` times its calls. That a worker runs its code and is sealed is read from outside.
+single calls and their checks; `passes` times its calls. A worker's code and its seal are checked from outside.
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ host launches two kernels more."""
 _SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARES = 5.0, {Order.COLD: 0.7, Order.FRESH: 0.5}
 """Of a least call, which reads from memory; in *fresh* inputs lie in the cache. A lower latency is impossible."""
-_TOLD_BYTES = (
-    1 << 20
-)  # of inputs and outputs, above which passes of *fresh* without calls take time that a call takes off
+_TOLD_BYTES = 1 << 20  # of inputs and outputs; to write more takes passes of *fresh* without calls some time
 _ENOUGH_NOTHING, _ENOUGH_OTHER = 64, 32  # calls of passes without calls; of those in the order *fresh*, and least calls
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
