@@ -216,9 +216,9 @@ class Timer:
         if self._is_trusted and self._is_cuda:
             self._sample_nothing(Order.FRESH)
             if len(self._least) < _ENOUGH_NOTHING:
-                begin = time.monotonic()
+                since = time.monotonic()
                 made = self._run(native.LEAST, Order.COLD, Launch.DEVICE)
-                is_counted = not self._disturbance(made) and not self._is_throttled(begin)
+                is_counted = not self._disturbance(made) and not self._is_throttled(since)
                 self._least += made.taken_ns if is_counted else ()
         taken = time.monotonic() - begin
         self._exclusive_seconds += taken
