@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn, TextIO, cast
 
 from .display import escape_controls
@@ -153,10 +154,16 @@ _INVALID_CHOICE = re.compile(
 class CommandParser(argparse.ArgumentParser):
     """A parser whose usage errors name the problem and similar options or commands, without the whole usage."""
 
+    declaration = ""
+    """The function that declares the arguments when they are parsed, as ``module:name``: only then is it imported."""
+
     def parse_known_args(  # type: ignore[override]  # the stubs declare overloads by the type of the namespace
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments and reject unknown ones here, where the options of the sub-command are known."""
+        declaration, self.declaration = self.declaration, ""
+        if declaration:
+            resolve_name(declaration)(self)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(

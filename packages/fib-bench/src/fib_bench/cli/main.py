@@ -26,7 +26,7 @@ from ..authoring.compiler_errors import compiler_error_of
 from ..config.model import DATA_SET_FILE, BenchmarkConfig
 from ..report import summarise
 from ..report.leaderboard import format_trace
-from .options import LateParser, add_command, add_json, add_run_options, config_of, set_help
+from .options import add_command, add_json, add_run_options, config_of, set_help
 from .output import (
     error_console,
     handled,
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-bench")
     set_help(parser, _HELP)
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=LateParser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = add_command(commands, "run", "evaluate solutions and append their traces", _run)
     add_data_set(run, is_first=True)
     run.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")

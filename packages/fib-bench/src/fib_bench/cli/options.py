@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import attrs
 from fib_schema import InvalidField, TraceSet
-from fib_schema.command import CommandParser
 from rich.console import Console
 
 from ..config.model import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, ResolvedEvalConfig, read_fields
@@ -44,22 +42,6 @@ def set_command(parser: argparse.ArgumentParser, run: Command) -> None:
     """Have a parser run a function, whose docstring is its help page."""
     set_help(parser, run.__doc__ or "")
     parser.set_defaults(command=run)
-
-
-class LateParser(CommandParser):
-    """The parser of a command that is declared when it is used, so that no other command waits for its module."""
-
-    declaration = ""
-    """The function that declares it, as ``module:name``."""
-
-    def parse_known_args(  # type: ignore[override]  # as that of `CommandParser`
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Declare the command, and parse its arguments."""
-        declaration, self.declaration = self.declaration, ""
-        if declaration:
-            resolve_name(declaration)(self)
-        return super().parse_known_args(args, namespace)
 
 
 def set_help(parser: argparse.ArgumentParser, text: str) -> None:
