@@ -189,7 +189,9 @@ def lowest(session: nox.Session) -> None:
         environment = Environment(WORK / "environments" / f"lowest-{package.name}")
         environment.create(session)
         manifest = str(package.folder / "pyproject.toml")
-        environment.install(session, *pins, "--resolution", "lowest-direct", "--requirement", manifest)
+        tested = {extra for name, own in package.requirements if name == package.name for extra in own.extras}
+        extras = [f"--extra={extra}" for extra in sorted(tested)]
+        environment.install(session, *pins, "--resolution", "lowest-direct", "--requirement", manifest, *extras)
         environment.install(session, *pins, str(DIST / package.name / package.wheel), *package.test_requirements)
         test_installed(session, environment, package, f"lowest-{package.name}", "tests")
 

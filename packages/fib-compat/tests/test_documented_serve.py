@@ -64,10 +64,10 @@ def test_without_the_service_it_says_what_to_install(monkeypatch, capfd):
 def test_the_service_accepts_all_arguments(tmp_path):
     """Its own parser, which fails on an option that it does not know."""
     from fib_schema.command import CommandParser
-    from fib_serve.cli.operator_commands import add_run, settings_of
+    from fib_serve.cli.operator_commands import declare_run, settings_of
 
     parser = CommandParser(prog="fib-serve")
-    add_run(parser.add_subparsers(required=True))
+    declare_run(parser.add_subparsers(required=True).add_parser("run"))
     words = words_of("--devices", "cpu", "cuda:0", "--host", "localhost", "--log-level", "critical")
     settings = settings_of(parser.parse_args([str(tmp_path) if word == "/data" else word for word in words]))
     assert not settings.has_auth

@@ -100,6 +100,17 @@ def test_the_client_and_its_commands_import_neither_the_service_nor_torch():
     assert done.stderr.splitlines()[-1] == "[]"
 
 
+def test_a_kernel_is_submitted_without_fib_bench_as_options_state_it(address, token, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "fib_bench.authoring.inference", None)
+    monkeypatch.setenv("FIB_SERVE_TOKEN", token("alice"))
+    (kernel := tmp_path / "kernel.py").write_text("def twice(x):\n    return 2 * x\n")
+    words = ["submit", str(kernel), "--definition", "double", "--url", address, "--entry", "twice", "--style", "return"]
+    assert main(words) == 2
+    assert "without it state --language, --hardware" in capsys.readouterr().err
+    assert main([*words, "--language", "python", "--hardware", "cpu"]) == 0
+    assert "double      kernel_" in capsys.readouterr().out
+
+
 def test_a_redirect_is_an_error_and_does_not_get_the_token(connect):
     with connect() as client, pytest.raises(ServiceError, match="307"):
         client.definition("")  # the service has the path without the slash at its end

@@ -1,6 +1,7 @@
 """Tests of the command line: administration, operation, and wrong settings."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -70,10 +71,12 @@ def test_wrong_words_get_a_message_with_a_remedy(data_set, database, words, mess
     assert message in capsys.readouterr().err
 
 
-def test_ray_names_its_extra_where_it_is_not_installed(data_set, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
+@pytest.mark.parametrize(("module", "extra"), [("ray", "ray"), ("fib_bench.cli.options", "server")])
+def test_a_command_names_the_extra_that_it_needs(data_set, monkeypatch, capsys, module, extra):
+    monkeypatch.delitem(sys.modules, "fib_serve.cli.operator_commands", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
     assert run("run", data_set, "--executor", "ray", "--devices", "cpu") == 2
-    assert "Ray is not installed: pip install 'fib-serve[ray]'" in capsys.readouterr().err
+    assert re.search(rf"not installed: pip install 'fib-serve\[{extra}\]'", capsys.readouterr().err)
 
 
 def test_hidden_workloads_that_are_public_too_are_refused(data_set, tmp_path, capsys):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
-from fib_schema import Solution, SupportedLanguages, load_json_file, to_plain
+from fib_schema import BuildSpec, Solution, SourceFile, SupportedLanguages, load_json_file, to_plain
 from fib_schema.command import CommandParser
 
 from ..client import Client, SubmissionInfo
@@ -96,14 +96,31 @@ def _solution(client: Client, arguments: argparse.Namespace) -> Solution:
         return load_json_file(Solution, arguments.file)
     if arguments.definition is None:
         raise InvalidSetting("--definition", "name the definition that the kernel implements")
-    from fib_bench.authoring.inference import infer_kernel  # the other commands do without fib-bench
-    from fib_bench.authoring.solutions import base_name
-    from fib_bench.cli.kernels import choices_of
-
+    try:
+        from fib_bench.authoring.inference import infer_kernel  # the other commands do without fib-bench
+        from fib_bench.authoring.solutions import base_name
+        from fib_bench.cli.kernels import choices_of
+    except ModuleNotFoundError:
+        return _stated_solution(arguments)
     definition = client.definition(arguments.definition)
     kernel = infer_kernel(arguments.file, definition, choices_of(arguments))
     name = arguments.name or base_name(arguments.file)
     return Solution(name, definition.name, "me", kernel.spec, kernel.sources)
+
+
+def _stated_solution(arguments: argparse.Namespace) -> Solution:
+    """The solution of one file that options describe, where fib-bench is not installed, which infers what they say."""
+    path, entry, stated = arguments.file, arguments.entry, ("language", "entry", "style", "hardware")
+    if missing := [f"--{name}" for name in stated if getattr(arguments, name) is None]:
+        problem = "fib-bench is not installed, which infers what a kernel is (pip install fib-bench)"
+        raise InvalidSetting(str(path), f"{problem}; without it state {', '.join(missing)}")
+    try:
+        sources = (SourceFile(path.name, path.read_text("utf-8")),)
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(str(path), f"is not text: {error}") from None
+    entry = entry if "::" in entry else f"{path.name}::{entry}"
+    spec = BuildSpec(arguments.language, arguments.hardware, entry, (), arguments.style == "destination")
+    return Solution(arguments.name or path.stem, arguments.definition, "me", spec, sources)
 
 
 def _status(client: Client, arguments: argparse.Namespace) -> int:

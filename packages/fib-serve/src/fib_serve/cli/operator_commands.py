@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 from fib_bench.cli.options import default_device, names_of
 from fib_bench.config.model import with_device_numbers
+from fib_schema.command import CommandParser
 from sqlalchemy import Connection
 
 from ..database import Database
@@ -38,23 +39,30 @@ _OF_FOLDERS = frozenset({"dataset", "state", "hidden"})
 _UNLIMITED = dict.fromkeys(("max_running", "max_per_day"), 1_000_000)
 
 
-def add_operator(commands: Commands) -> None:
-    """Add the commands."""
-    add_run(commands)
-    tokens = commands.add_parser("token", help="create, list and revoke tokens").add_subparsers(required=True)
+def declare_token(token: CommandParser) -> None:
+    """Declare the commands about tokens."""
+    tokens = token.add_subparsers(required=True)
     create = _add(tokens, "create", _create_token, "make a token of a user, who may be new")
     create.add_argument("--user", required=True)
     create.add_argument("--scope", choices=[role.value for role in Role], default=Role.SUBMITTER.value)
     _add(tokens, "list", _list_tokens, "all tokens, without their texts")
     _add(tokens, "revoke", _revoke_token, "make a token invalid").add_argument("number", type=int)
-    rejecting = _add(commands, "reject", _reject, "reject a submission: it stays visible, and does not rank")
-    rejecting.add_argument("submission")
-    rejecting.add_argument("--reason", required=True)
 
 
-def _add(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    """Add a command on the data set of a service; options that are not given have no values."""
-    parser = commands.add_parser(name, help=text, argument_default=argparse.SUPPRESS)
+def declare_reject(parser: CommandParser) -> None:
+    """Declare the command ``reject``."""
+    _declare(parser, _reject)
+    parser.add_argument("submission")
+    parser.add_argument("--reason", required=True)
+
+
+def _add(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], text: str) -> CommandParser:
+    return _declare(commands.add_parser(name, help=text), run)
+
+
+def _declare(parser: CommandParser, run: Callable[[argparse.Namespace], int]) -> CommandParser:
+    """Declare a command on the data set of a service; options that are not given have no values."""
+    parser.argument_default = argparse.SUPPRESS
     parser.add_argument("dataset", metavar="DATASET", help="the data set of the service; its workloads are public")
     parser.add_argument("--state", metavar="DIR", help="the folder of the service (default: DATASET.fib-serve)")
     parser.set_defaults(command=run)
@@ -73,9 +81,9 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> Settings:
 # -- run ---------------------------------------------------------------------------------------------
 
 
-def add_run(commands: Commands) -> None:
-    """Add the command ``run``, whose options have the names of the settings."""
-    parser = _add(commands, "run", _run, "start the service: API, queue, devices and pages")
+def declare_run(parser: CommandParser) -> None:
+    """Declare the command ``run``, whose options have the names of the settings."""
+    _declare(parser, _run)
     _add_devices(parser)
     parser.add_argument("--host", help=f"the address to listen on (default: {_FIELDS['host'].default})")
     parser.add_argument("--port", type=int, help=f"0 for any free one (default: {_FIELDS['port'].default})")
