@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 import pytest
-from fib_schema.display import counted, escape_controls, escape_line, escape_values
+from fib_schema.display import aligned, counted, escape_controls, escape_line, escape_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +32,7 @@ def test_what_cannot_be_seen_is_escaped(text, shown):
 
 def test_a_line_stays_one_line():
     assert escape_line("name\nforged row\t1") == r"name\nforged row\t1"
+    assert list(aligned([("name", "count"), ("a\nb", "1"), ("long", "")])) == ["name  count", r"a\nb  1", "long"]
 
 
 @given(st.text())
@@ -43,16 +44,13 @@ def test_no_control_or_format_character_is_left(text):
 
 
 def test_values_are_escaped_in_depth_and_json_is_left_as_it_is():
-    assert escape_values({"a\x1b": ["\u202e", {"b": ("\x9b", 1, None)}]}) == {
-        r"a\x1b": [r"\u202e", {"b": [r"\x9b", 1, None]}]
-    }
+    escaped = {r"a\x1b": [r"\u202e", {"b": [r"\x9b", 1, None]}]}
+    assert escape_values({"a\x1b": ["\u202e", {"b": ("\x9b", 1, None)}]}) == escaped
     text = json.dumps("\u202e\x1b\n", indent=2)
     assert escape_controls(text) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 entries of traces"), (1, "1 entry of traces"), (2, "2 entries of traces")]
-)
+@pytest.mark.parametrize(("count", "text"), [(0, "0 entries"), (1, "1 entry"), (2, "2 entries")])
 def test_a_count_agrees_with_its_noun(count, text):
-    assert f"{counted(count, 'entry', 'entries')} of traces" == text
+    assert counted(count, "entry", "entries") == text
     assert counted(count, "trace") == ("1 trace" if count == 1 else f"{count} traces")

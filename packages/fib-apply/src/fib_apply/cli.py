@@ -19,7 +19,7 @@ import attrs
 from fib_schema import Definition, FibError, Problem, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, CommandParser, add_data_set, data_set_of, print_problems, run_command
 from fib_schema.data_files import missing_data
-from fib_schema.display import counted, escape_line
+from fib_schema.display import aligned, counted
 from fib_schema.traffic import load_traffic
 
 from .build_service.service import BuildService
@@ -210,7 +210,7 @@ def table(options: argparse.Namespace) -> int:
         found = {"keys": keys, "counts": counts, "problems": [*map(str, table.problems)]}
         print(json.dumps(found, indent=2))
         return 0
-    print(*_aligned([_HEADINGS, *(row.cells() for row in rows)]), sep="\n")
+    print(*aligned([_HEADINGS, *(row.cells() for row in rows)]), sep="\n")
     print(
         f"\n{counted(counts['definitions'], 'definition')}, {counts['measured']} of them measured on "
         f"{', '.join(hardware)}; "
@@ -294,7 +294,7 @@ def predict(options: argparse.Namespace) -> int:
         )
         for p in found
     ]
-    print(*_aligned([_PREDICTED, *rows]), sep="\n")
+    print(*aligned([_PREDICTED, *rows]), sep="\n")
     shown = "" if share is None else ", {:.2%} ({:.2%} to {:.2%}) of all".format(*share)
     print(f"\nsaved on {hardware[0]}: {_ms(saved[0])} ({_ms(saved[1])} to {_ms(saved[2])}){shown}")
     if not found:
@@ -311,13 +311,6 @@ def _positive(text: str) -> float:
 
 def _ms(number: float) -> str:
     return f"{number:,.3f} ms"
-
-
-def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = [[escape_line(text) for text in row] for row in texts]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 # -- warm --------------------------------------------------------------------------------------------

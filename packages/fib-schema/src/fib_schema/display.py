@@ -7,7 +7,7 @@ Everything that a command prints passes here (`fib_schema.command`), and so do p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -38,6 +38,14 @@ def shortened(text: str, most: int = 300) -> str:
     """A text in one line of at most `most` characters, for `repr`."""
     text = escape_line(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, whose columns are as wide as their longest cell."""
+    lines = [[escape_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

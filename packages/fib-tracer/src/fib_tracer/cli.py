@@ -11,7 +11,7 @@ from typing import Any
 
 from fib_schema import TraceSet
 from fib_schema.command import CommandParser, add_data_set, data_set_of, plain_problems, print_problems, run_command
-from fib_schema.display import counted, escape_line
+from fib_schema.display import aligned, counted
 from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 from .dump_import import MAX_CALL_BYTES, NO_READER, READERS_PACKAGE, RECORDED, ImportReport, import_dumps
@@ -52,13 +52,6 @@ _MAX_SIZES = 16
 _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
 
 
-def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = [[escape_line(text) for text in row] for row in texts]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
 # -- import ------------------------------------------------------------------------------------------
 
 
@@ -93,7 +86,7 @@ def _import_lines(report: ImportReport) -> Iterator[str]:
     if report.calls:
         yield ""
         rows = [(f, o, str(n)) for (f, o), n in sorted(report.calls.items())]
-        yield from _table([("function", "outcome", "calls"), *rows])
+        yield from aligned([("function", "outcome", "calls"), *rows])
     yield from _stored_lines(report)
     if report.lacks_readers:
         yield f"\nno reader of calls is installed: install {READERS_PACKAGE}, which has the one for FlashInfer"
@@ -125,7 +118,7 @@ def _stored_lines(report: ImportReport) -> Iterator[str]:
         for name, s in sorted(report.stats.items())
     ]
     yield ""
-    yield from _table([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
+    yield from aligned([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
 
 
 # -- stats -------------------------------------------------------------------------------------------

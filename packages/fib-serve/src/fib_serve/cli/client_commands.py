@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import BuildSpec, Solution, SourceFile, SupportedLanguages, load_json_file, to_plain
 from fib_schema.command import CommandParser
+from fib_schema.display import aligned
 
 from ..client import Client, SubmissionInfo
 from ..errors import InvalidSetting
@@ -185,11 +186,8 @@ def say(message: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows under headings, as wide as their widest text."""
-    texts = [tuple(columns), *(tuple(_text(row.get(column)) for column in columns) for row in rows)]
-    widths = [max(len(row[place]) for row in texts) for place in range(len(columns))]
-    for row in texts:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    """Print rows under headings."""
+    print(*aligned([columns, *([_text(row.get(column)) for column in columns] for row in rows)]), sep="\n")
 
 
 def _text(value: object) -> str:
