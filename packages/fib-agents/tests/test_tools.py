@@ -29,6 +29,7 @@ from fib_schema import (
     Environment,
     Evaluation,
     FibError,
+    InvalidField,
     Performance,
     RandomInput,
     ScalarInput,
@@ -84,11 +85,25 @@ def test_a_source_is_checked_without_running_it(workspace):
 def test_what_a_definition_forbids_is_told_and_not_submitted(workspace, definition):
     extra = {"forbids": {"names": ["torch.softmax"], "attributes": ["softmax"]}}
     TraceSet(workspace.root).add_definitions([attrs.evolve(definition, name="strict", extra=extra)])
+    described = describe(workspace, "strict").to_text()
+    assert "forbidden names: torch.softmax\nforbidden attributes: softmax" in described
+    assert described.endswith("workloads (0 of 0):")
     told = "kernel.py:4: the definition forbids it"
     assert f"forbidden: {told}" in check_source(workspace, "strict", {"kernel.py": GOOD}).to_text()
-    with pytest.raises(InvalidArguments, match=told):
-        submit(workspace, "strict", {"kernel.py": GOOD})
+    for source, why in ((GOOD, told), (GOOD + "#" * 300_000, "forbidden: kernel.py:1: is not read")):
+        with pytest.raises(InvalidArguments, match=why):
+            submit(workspace, "strict", {"kernel.py": source})
     assert submit(workspace, "strict", {"kernel.py": "def run(x, y):\n    y.copy_(x.exp())\n"}).is_new
+
+
+@pytest.mark.parametrize(
+    "forbids", ["torch", ["torch"], {"names": "torch"}, {"name": ["torch"]}, {"names": [1]}, {"native": ["("]}]
+)
+def test_a_definition_that_forbids_in_another_form_is_an_error_before_anything_runs(workspace, definition, forbids):
+    TraceSet(workspace.root).add_definitions([attrs.evolve(definition, name="strict", extra={"forbids": forbids})])
+    for tool in (describe, check_source, evaluate, submit):
+        with pytest.raises(InvalidField, match=r"definition 'strict': extra\.forbids"):
+            tool(workspace, "strict", *([] if tool is describe else [{"kernel.py": GOOD}]))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fib_schema.trace_facts import CPU_TIMING
 
 from .errors import InvalidArguments
 from .results import Result
-from .triage import FORBIDDEN, Finding, first_findings
+from .triage import FORBIDDEN, Finding, first_findings, forbidden_by
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 _SHOWN_WORKLOADS = 12
@@ -80,6 +80,8 @@ class Description(Result):
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     constraints: tuple[str, ...]
+    forbids: Mapping[str, Sequence[str]]
+    """Patterns of constructs that `submit` refuses."""
     reference: str
     workload_count: int
     workloads: tuple[WorkloadFacts, ...]
@@ -94,6 +96,7 @@ class Description(Result):
         for title, tensors in (("input", self.inputs), ("output", self.outputs)):
             yield from (f"{title} {name}: {kind}" for name, kind in tensors.items())
         yield from (f"constraint: {one}" for one in self.constraints)
+        yield from (f"forbidden {kind}: {', '.join(patterns)}" for kind, patterns in self.forbids.items())
         yield "reference:"
         yield from self.reference.rstrip().splitlines()
         yield f"workloads ({len(self.workloads)} of {self.workload_count}):"
@@ -150,7 +153,8 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
     """
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
-    chosen = choose_workloads(trace_set, found, workloads, _SHOWN_WORKLOADS)
+    has_none = workloads is None and not trace_set.workloads.get(definition)
+    chosen = () if has_none else choose_workloads(trace_set, found, workloads, _SHOWN_WORKLOADS)
     winners = {one.workload: one for one in best(trace_set, [definition], allow_flags=[CPU_TIMING])}
     facts = []
     for workload in chosen:
@@ -169,6 +173,7 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
         inputs={name: _type_text(spec) for name, spec in found.inputs.items()},
         outputs={name: _type_text(spec) for name, spec in found.outputs.items()},
         constraints=tuple(found.constraints or ()),
+        forbids=forbidden_by(found),
         reference=found.reference,
         workload_count=len(trace_set.workloads.get(definition, ())),
         workloads=tuple(facts),
@@ -227,11 +232,10 @@ def _floor_of(device: str, definition: Definition, workload: Workload) -> tuple[
 def _workload_line(one: WorkloadFacts) -> str:
     parts = [f"- {one.uuid} [{axes_text(one.axes)}]"]
     if one.bytes is not None:
-        parts.append(f"moves {one.bytes} bytes, {one.operations} operations")
+        parts.append(f"moves {one.bytes} bytes" + (f", {one.operations} operations" if one.operations else ""))
     if one.floor_ms is not None:
         parts.append(f"floor {1e3 * one.floor_ms:.2f} us")
     if one.best_solution is not None:
-        parts.append(
-            f"best: {one.best_solution} {one.best_latency_ms:.5g} ms, {one.best_speedup} ({one.best_hardware})"
-        )
+        latency = f"{one.best_latency_ms:.5g} ms, {one.best_speedup} ({one.best_hardware})"
+        parts.append(f"best: {one.best_solution} {latency}")
     return "; ".join(parts)

@@ -38,7 +38,7 @@ class SourceCheck(Result):
         yield from (f"problem: {problem}" for problem in self.problems)
         yield from (finding.describe() for finding in self.findings)
         if self.is_suspicious:
-            yield "suspicious constructs are not a verdict: an evaluation decides; honest code seldom needs them"
+            yield "submit refuses what is forbidden; all else is no verdict: an evaluation decides"
         elif self.is_callable and not self.problems:
             yield "no problem found"
 

@@ -26,9 +26,8 @@ from typing import Any
 import attrs
 from fib_bench.authoring.inference import without_comments
 from fib_bench.authoring.sources import KernelFileError, parse
-from fib_schema import Definition, Solution, SourceFile
+from fib_schema import Definition, InvalidField, Solution, SourceFile
 from fib_schema.display import escape_line
-from fib_schema.trace_facts import extra_group
 
 from .results import untrusted
 
@@ -111,13 +110,28 @@ def triage(solution: Solution, definition: Definition | None = None) -> list[Fin
     What a definition forbids has the form of a rule, in ``extra["forbids"]``: the ``names`` of libraries, for example.
     """
     rules = load_rules()
-    if definition is not None and (stated := extra_group(definition.extra, "forbids")):
+    if definition is not None and (stated := forbidden_by(definition)):
         rules += (_rule({**stated, "id": "forbids", "why": "the definition forbids it", "level": FORBIDDEN}),)
     found = [finding for source in solution.sources for finding in _findings(source, rules)]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
-def _rule(data: dict[str, object]) -> Rule:
+def forbidden_by(definition: Definition) -> Mapping[str, Sequence[str]]:
+    """What a definition forbids, as the lists of a rule; `InvalidField` if it does not have this form."""
+    from jsonschema import Draft202012Validator, FormatChecker
+
+    stated: Any = (definition.extra or {}).get("forbids") or {}
+    texts, lists = {"type": "array", "items": {"type": "string"}}, (*Kind, "except", "unless")
+    patterns = {"type": "array", "items": {"type": "string", "format": "regex"}}
+    known = dict.fromkeys(lists, texts) | dict.fromkeys(("native", "strings"), patterns)
+    schema = {"type": "object", "properties": known, "additionalProperties": False}
+    for error in Draft202012Validator(schema, format_checker=FormatChecker(["regex"])).iter_errors(stated):
+        where = f"definition {definition.name!r}: extra.forbids{error.json_path[1:]}"
+        raise InvalidField(where, f"{error.message}; its owner has to mend it")
+    return dict(stated)
+
+
+def _rule(data: Mapping[str, object]) -> Rule:
     lists = {name: tuple(map(str, value)) for name, value in data.items() if isinstance(value, list)}
     return Rule(
         id=str(data["id"]),
@@ -134,7 +148,8 @@ def _rule(data: dict[str, object]) -> Rule:
 def _findings(source: SourceFile, rules: Iterable[Rule]) -> Iterator[Finding]:
     if len(source.content) > _MAX_CHARS:
         why = f"is not read: it has {len(source.content)} characters, and at most {_MAX_CHARS} are read"
-        yield Finding("not-read", NOTE, source.path, 1, why, "")
+        level = FORBIDDEN if any(rule.level == FORBIDDEN for rule in rules) else NOTE
+        yield Finding("not-read", level, source.path, 1, why, "")
         return
     lines = source.content.splitlines()
     facts = list(hidden_characters(source.content))
@@ -230,9 +245,8 @@ def aliases_of(module: ast.Module) -> dict[str, str]:
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                aliases[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
+                root = alias.name.partition(".")[0]
+                aliases[alias.asname or root] = alias.name if alias.asname else root
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -302,11 +316,7 @@ class Reader:
 
     aliases: Mapping[str, str]
     bound: frozenset[str] = frozenset()
-    imported: frozenset[str] = attrs.field(init=False)
-
-    @imported.default
-    def _values(self) -> frozenset[str]:
-        return frozenset(self.aliases.values())
+    imported: frozenset[str] = attrs.Factory(lambda self: frozenset(self.aliases.values()), takes_self=True)
 
     def dotted(self, node: ast.AST) -> str:
         """The dotted name of an expression."""
@@ -390,13 +400,10 @@ class Reader:
     def read_key(self, key: ast.AST, line: int) -> Iterator[Fact]:
         """Functions and attributes in the key of a lookup."""
         for node in ast.walk(key):
-            if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute):
-                    yield Fact(Kind.KEY, node.func.attr, line)
-                elif isinstance(node.func, ast.Name):
-                    yield Fact(Kind.KEY, node.func.id, line)
-            elif isinstance(node, ast.Attribute):
+            if isinstance(node, ast.Attribute):
                 yield Fact(Kind.KEY, node.attr, line)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield Fact(Kind.KEY, node.func.id, line)
 
 
 def _is_endless(node: ast.While) -> bool:
