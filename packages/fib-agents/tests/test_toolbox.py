@@ -92,7 +92,9 @@ KERNEL = {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return 
         ("describe", {}, "'definition' is a required property"),
         ("describe", {"definition": 3}, "argument 'definition': 3 is not of type 'string'"),
         ("describe", {"definition": "softmax_n64", "workspace": "/"}, "'workspace' was unexpected"),
-        ("evaluate", {"definition": "softmax_n64", "solution": {"k.py": 3}}, "solution"),
+        ("evaluate", {"definition": "softmax_n64", "solution": {"k.py": 3}}, 'files by name, such as {"kernel.py"'),
+        ("evaluate", {"definition": "softmax_n64", "solution": '{"k.py": ""}'}, 'pass {"kernel.py": source}'),
+        ("describe", [], "the arguments must be an object, and are list"),
         ("evaluate", {"definition": "softmax_n64", "solution": "nobody"}, "nobody"),
         ("list_definitions", {"max_chars": 1}, "max_chars"),
         ("evaluate", {**KERNEL, "workloads": []}, "empty"),
@@ -124,5 +126,4 @@ def test_the_length_of_the_text_is_the_callers(workspace):
     st.sampled_from(sorted(set(TOOLS) - {"evaluate", "compare", "explain_failure", "disassemble", "submit"})), VALUES
 )
 def test_no_arguments_of_a_model_raise(name, value):
-    arguments = value if isinstance(value, dict) else {"definition": value}
-    assert Toolbox(Workspace("/nonexistent")).answer(name, arguments).is_error
+    assert Toolbox(Workspace("/nonexistent")).answer(name, value).is_error

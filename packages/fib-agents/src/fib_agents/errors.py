@@ -55,7 +55,7 @@ class NeedsGpu(FibError, RuntimeError):
 
     def __str__(self) -> str:
         problem = f"needs a CUDA device of this machine, and the device is {self.device!r}"
-        return f"{self.tool}: {problem}; pass --device cuda:0 on a machine with one"
+        return f"{self.tool}: {problem}, which the program that runs the tools chooses (--device cuda:0)"
 
 
 @attrs.frozen

@@ -32,7 +32,7 @@ CODE_SCHEMA: Mapping[str, Any] = {
 }
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _SECTION = re.compile(r"^(Args|Returns|Raises|Shapes|Source|Yields):\s*$")
-_ARGUMENT = re.compile(r"^(\w+): (.*)$")
+_ARGUMENT = re.compile(r"^    (\w+): (.*)$")
 
 
 def function_to_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -102,12 +102,7 @@ def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     for line in lines[first:]:
         if match := _SECTION.match(line):
             section = match[1]
-        elif (
-            section == "Args"
-            and (match := _ARGUMENT.match(line.strip()))
-            and line.startswith("    ")
-            and line[4] != " "
-        ):
+        elif section == "Args" and (match := _ARGUMENT.match(line)):
             current = match[1]
             arguments[current] = match[2]
         elif section == "Args" and current and line.strip():

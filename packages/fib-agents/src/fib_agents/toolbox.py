@@ -64,6 +64,8 @@ class Toolbox:
         """
         if name not in TOOLS:
             raise UnknownName("tool", name, tuple(TOOLS))
+        if not isinstance(arguments, Mapping):
+            raise InvalidArguments(name, (f"the arguments must be an object, and are {type(arguments).__name__}",))
         given = {key: value for key, value in arguments.items() if value is not None}  # models write null for defaults
         if problems := [_problem(error) for error in _validator(name).iter_errors(given)]:
             raise InvalidArguments(name, tuple(problems))
@@ -108,7 +110,9 @@ def _validator(name: str) -> Any:
 
 def _problem(error: Any) -> str:
     where = error.json_path.removeprefix("$.").removeprefix("$")
-    shown = error.message if len(error.message) <= 300 else f"{error.message[:300]}..."
+    choices = " or ".join(one["description"] for one in error.schema.get("anyOf", ()) if "description" in one)
+    message = f"must be {choices}" if error.validator == "anyOf" and choices else error.message
+    shown = message if len(message) <= 300 else f"{message[:300]}..."
     return f"argument {where!r}: {shown}" if where else str(shown)
 
 

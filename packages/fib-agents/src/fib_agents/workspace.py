@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from .errors import InvalidArguments, NeedsGpu
 
 Code = str | Mapping[str, Any]
 """A solution: its name in the data set, its files as ``{"kernel.py": source}``, or a whole record."""
+_NO_NAME = re.compile(r"[\n{(]")
 _MAX_SOURCE_CHARS = 4_000_000
 
 
@@ -78,6 +80,8 @@ def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definit
     if isinstance(code, Solution):
         found = code
     elif isinstance(code, str):
+        if _NO_NAME.search(code):
+            raise InvalidArguments("solution", ('text is no name of a solution; pass {"kernel.py": source}',))
         known = trace_set.get_solution(code)
         if known is None or known.definition != definition.name:
             raise UnknownName("solution", code, trace_set.solution_names(definition.name))

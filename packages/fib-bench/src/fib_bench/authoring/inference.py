@@ -144,7 +144,7 @@ def _language(place: str, sources: Sequence[SourceFile]) -> SupportedLanguages:
     if cpp:
         return SupportedLanguages.CPP
     if not python:
-        raise KernelFileError(place, "has headers only; add a file that ends in .py, .cu or .cpp")
+        raise KernelFileError(place, "no file ends in .py, .cu or .cpp; add one, such as kernel.py")
     found = (_language_of(parse(source)) for source in python)
     return next((one for one in found if one is not SupportedLanguages.PYTHON), SupportedLanguages.PYTHON)
 
