@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -24,6 +25,7 @@ QUICK_WORKLOADS = 3
 """The workloads of a quick evaluation that names none."""
 _MAX_WORKLOADS = 1000
 _LOG_CHARS = 1200
+_NUMBER = re.compile(r"-?\d[\d.]*(e[-+]\d+)?")
 _MEASURE_SECONDS = 0.5
 """Time budget of a full evaluation for each function and workload."""
 
@@ -80,12 +82,16 @@ class EvaluationResult(Result):
         shown: set[str] = set()
         for one in self.results:
             yield _line_of(one)
-            first = one.log.strip().partition("\n")[0]
+            first = _NUMBER.sub("", one.log.strip().partition("\n")[0])
             if not one.is_passed and first not in shown:
                 shown.add(first)
                 yield from fenced(one.log, "log of the evaluation", _LOG_CHARS)
         yield from (f"not run: {reason}" for reason in self.skipped)
         yield from (finding.describe() for finding in self.findings)
+        if any(one.status == EvaluationStatus.INCORRECT_NUMERICAL for one in self.results):
+            yield "next: explain_failure shows the first wrong elements with their inputs"
+        elif self.is_quick and self.is_passed:
+            yield "next: make it faster, or evaluate it with quick false and submit it"
 
 
 @attrs.frozen
@@ -142,6 +148,7 @@ def evaluate(
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
+    findings = first_findings(given, found)
     chosen = choose_workloads(trace_set, found, workloads, QUICK_WORKLOADS if quick else _MAX_WORKLOADS)
     run = run_traces(workspace, found, given, chosen, quick=quick)
     return EvaluationResult(
@@ -151,7 +158,7 @@ def evaluate(
         is_quick=quick,
         results=tuple(result_of(trace) for trace in run.traces),
         skipped=tuple(f"{skip.workload}: {skip.reason}" for skip in run.skipped),
-        findings=first_findings(given, found),
+        findings=findings,
     )
 
 
