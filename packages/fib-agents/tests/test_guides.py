@@ -7,7 +7,8 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from fib_agents import check_source, evaluate, read_guide
+from fib_agents import check_source, disassemble, evaluate, read_guide
+from fib_agents.errors import ToolMissing
 from fib_agents.guides import GUIDES
 from fib_schema import UnknownName
 
@@ -49,9 +50,6 @@ def test_examples_for_the_cpu_are_right(workspace, guide, language, code):
 def test_the_example_in_cuda_compiles(workspace):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
-    from fib_agents import disassemble
-    from fib_agents.errors import ToolMissing
-
     (code,) = [code for _, language, code in EXAMPLES if language == "cuda"]
     try:
         result = disassemble(workspace, "softmax_n64", {"kernel.cu": code}, architecture="9.0a")

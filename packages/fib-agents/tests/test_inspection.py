@@ -163,16 +163,8 @@ def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace, so
         return ["/bin/sh", "-c", 'echo "report of $MARK" > "$0"; exec "$@"', log, *call]
 
     definition = workspace.open().get_definition("softmax_n64")
-    log, ended = run_tool(
-        workspace,
-        definition,
-        solution,
-        WORKLOAD,
-        command,
-        timeout_seconds=60,
-        environment={"MARK": "one"},
-        warm_calls=1,
-    )
+    options = {"timeout_seconds": 60, "environment": {"MARK": "one"}, "warm_calls": 1}
+    log, ended = run_tool(workspace, definition, solution, WORKLOAD, command, **options)
     assert ended.code == 0, ended.output
     assert log == "report of one\n"
     assert ended.output.count("called") == 2

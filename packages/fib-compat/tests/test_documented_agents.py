@@ -8,7 +8,7 @@ from pathlib import Path
 
 import compat_samples as samples
 import pytest
-from flashinfer_bench.data import Solution, save_json_file
+from flashinfer_bench.data import Solution, SourceFile, save_json_file
 
 pytest.importorskip("fib_agents", reason="the extra `agents` is not installed")
 
@@ -251,8 +251,6 @@ class TestFiles:
         assert all(line.isprintable() and line.isascii() for line in lines)
 
     def test_a_source_of_this_name_is_refused_before_anything_is_written(self, tmp_path):
-        from flashinfer_bench.data import SourceFile
-
         sources = [*samples.solution().sources, SourceFile(path="SOLUTION.md", content="mine")]
         with pytest.raises(ValueError, match=r"SOLUTION\.md"):
             extract_solution_to_files(samples.solution().model_copy(update={"sources": sources}), tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fib_serve.cli.main import main
 from fib_serve.errors import InvalidSetting
-from fib_serve.settings import Settings
+from fib_serve.settings import Settings, make_state
 
 from .samples import actions_of, bearer, write_data_set
 
@@ -99,8 +99,6 @@ def test_a_service_without_tokens_is_for_this_machine(data_set, host):
 
 
 def test_a_state_folder_of_another_user_is_refused(tmp_path):
-    from fib_serve.settings import make_state
-
     folder = tmp_path / "state"
     folder.mkdir()
     if os.getuid() != 0:

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from fib_serve.cli.main import main
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+pytestmark = pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the repository")
 
 
 def test_the_systemd_unit_is_valid(tmp_path):
-    if not DEPLOY.is_dir():
-        pytest.skip("needs the repository")
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     unit = tmp_path / "fib-serve.service"
@@ -22,8 +22,6 @@ def test_the_systemd_unit_is_valid(tmp_path):
 
 
 def test_the_container_file_has_no_findings_of_hadolint():
-    if not DEPLOY.is_dir():
-        pytest.skip("needs the repository")
     program = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if program is None:
         pytest.skip("needs hadolint")
@@ -32,10 +30,6 @@ def test_the_container_file_has_no_findings_of_hadolint():
 
 
 def test_the_commands_of_the_unit_and_the_container_exist():
-    from fib_serve.cli.main import main
-
-    if not DEPLOY.is_dir():
-        pytest.skip("needs the repository")
     for line in (DEPLOY / "fib-serve.service").read_text().splitlines():
         if line.startswith("Exec"):
             words = line.split()[1:]

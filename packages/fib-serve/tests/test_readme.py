@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from fib_serve import ServiceError
+from fib_serve.cli.main import main
 
 from .samples import make_solution
 
@@ -18,8 +19,6 @@ def test_examples_run(example, address, token):
 
 
 def test_every_command_of_the_readme_exists(capsys):
-    from fib_serve.cli.main import main
-
     commands = dict.fromkeys(re.findall(r"^fib-serve ([a-z]+)", README, re.MULTILINE))
     assert set(commands) >= {"run", "submit", "token"}
     for command in commands:

@@ -179,10 +179,8 @@ def _wrong_outputs(
         outputs = tuple(_compare(definition, values, found, expected, config))
         if outputs:
             return outputs, f"inputs of the distribution {distribution!r}"
-    return (
-        (),
-        "a single call in a process of its own was right: the result depends on earlier calls, or is not repeatable",
-    )
+    problem = "the result depends on earlier calls, or is not repeatable"
+    return (), f"a single call in a process of its own was right: {problem}"
 
 
 def _compare(

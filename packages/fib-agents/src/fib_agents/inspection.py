@@ -77,11 +77,8 @@ class ProfilerOptions:
 
     def __attrs_post_init__(self) -> None:
         names = [*([] if self.section_set is None else [self.section_set]), *(self.sections or ())]
-        wrong = [
-            f"{name!r} is not an identifier of a set or section; list_profiler_options has them"
-            for name in names
-            if not name.isidentifier()
-        ]
+        unknown = (name for name in names if not name.isidentifier())
+        wrong = [f"{name!r} is not a set or section; list_profiler_options has them" for name in unknown]
         if not names:
             wrong.append(f"sections is empty; name some of {', '.join(SECTIONS)}")
         if self.page not in PAGES:
@@ -383,9 +380,8 @@ def check_result(check: str, log: str, code: int | None, output: str, seconds: f
     if code is None:
         return Check(check, False, seconds, f"ended after {seconds:.0f} s; choose a smaller workload", log)
     if "SUMMARY" not in log:
-        raise ToolFailed(
-            f"{_SANITIZER} --tool {check}", f"wrote no summary, exit status {code}", (log or output)[-1500:]
-        )
+        problem = f"wrote no summary, exit status {code}"
+        raise ToolFailed(f"{_SANITIZER} --tool {check}", problem, (log or output)[-_END_CHARS:])
     if code not in (0, _DEFECT_EXIT):
         return Check(check, False, seconds, f"the call failed with exit status {code}", log, output.strip()[-600:])
     return Check(check, code == _DEFECT_EXIT, seconds, report=log)

@@ -138,12 +138,9 @@ class _Handlers:
 
 
 def _tool(name: str) -> types.Tool:
-    schema = tool_schema(name)
+    schema, reads = tool_schema(name), name in READ_ONLY
     hints = types.ToolAnnotations(
-        read_only_hint=name in READ_ONLY,
-        destructive_hint=False,
-        idempotent_hint=name in READ_ONLY,
-        open_world_hint=False,
+        read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
     )
     return types.Tool(
         name=name, description=schema["description"], input_schema=schema["parameters"], annotations=hints

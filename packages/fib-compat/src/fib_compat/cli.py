@@ -77,11 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
-    """Benchmark a data set.
-
-    Raises:
-        UnknownName: It has none of the definitions, or none of the solutions.
-    """
+    """Benchmark a data set; `UnknownName` if it has none of the definitions, or none of the solutions."""
     from .names.bench import Benchmark, with_traces
 
     config = config_of(args, trace_set)

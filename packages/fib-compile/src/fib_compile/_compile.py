@@ -138,11 +138,7 @@ def _headers_in(rules: str) -> set[str]:
 
 
 def _run(job: CompileJob, command: Sequence[str], log: Path) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        CompileError: It failed or was killed.
-    """
+    """Run a command and return its output; `CompileError` if it failed or was killed."""
     part = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run concurrently
     part.write_text(f"$ {shlex.join(command)}\n", "utf-8")
     code, killed = None, ""

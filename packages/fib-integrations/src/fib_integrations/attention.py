@@ -418,11 +418,7 @@ def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
 
 
 def _written(name: str, buffer: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """A caller's buffer with a result.
-
-    Raises:
-        ValueError: It has another shape or dtype; FlashInfer refuses it, too.
-    """
+    """A caller's buffer with a result; `ValueError` if its shape or dtype differs, which FlashInfer refuses, too."""
     if buffer.shape != result.shape or buffer.dtype is not result.dtype:
         wanted, given = (f"{list(one.shape)} of {one.dtype}" for one in (result, buffer))
         raise ValueError(f"{name}: {wanted} is needed, got {given}")

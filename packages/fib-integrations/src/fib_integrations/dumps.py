@@ -108,11 +108,7 @@ class _CannotConvert(Exception):
 def _convert(
     convert: Callable[..., Any], leading: tuple[Any, ...], arguments: Mapping[str, Any], ignored: frozenset[str]
 ) -> Any:
-    """The result of an adapter's `convert` for arguments by name.
-
-    Raises:
-        _CannotConvert: An argument is missing, or unknown to the adapter.
-    """
+    """The result of an adapter's `convert`; `_CannotConvert` if an argument is missing, or unknown to the adapter."""
     parameters = list(inspect.signature(convert).parameters.values())[len(leading) :]
     known = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
     for parameter in parameters:

@@ -201,11 +201,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _raise(error: urllib.error.HTTPError) -> NoReturn:
-    """Report the problem that an answer describes.
-
-    Raises:
-        ServiceError: Always.
-    """
+    """Raise the problem that an answer describes."""
     text = error.read()
     try:
         problem = json.loads(text)

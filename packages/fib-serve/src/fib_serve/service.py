@@ -233,11 +233,7 @@ def _connect(address: str | None) -> None:
 
 @contextmanager
 def _locked(state: Path) -> Iterator[None]:
-    """Hold the lock of a state folder.
-
-    Raises:
-        InvalidSetting: Another process holds it.
-    """
+    """Hold the lock of a state folder; `InvalidSetting` if another process holds it."""
     descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -145,11 +145,7 @@ class CuteDSLBuilder(PythonBuilder):
 
 
 def _check_dependencies(solution: Solution) -> None:
-    """Check that the dependencies of a Python solution are installed; versions are not compared.
-
-    Raises:
-        MissingTool: One is not.
-    """
+    """`MissingTool` if a dependency of a Python solution is not installed; versions are not compared."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     for text in solution.spec.dependencies:

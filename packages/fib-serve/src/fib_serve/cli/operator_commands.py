@@ -178,11 +178,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(arguments: argparse.Namespace, *, may_make: bool = False) -> Iterator[Connection]:
-    """A write transaction on the database of a service.
-
-    Raises:
-        InvalidSetting: There is no database, and none is to be made.
-    """
+    """A write transaction on a service's database; `InvalidSetting` if there is none, and none is to be made."""
     settings = _settings(arguments)
     if not settings.database_path.exists():
         if not may_make:
