@@ -1,4 +1,4 @@
-"""The MCP server, driven by the official client: over stdio, and over HTTP with its checks."""
+"""The MCP server, driven by the official client over stdio."""
 
 import os
 import sys
@@ -17,14 +17,12 @@ from mcp import Client, MCPError, StdioServerParameters
 NAME = "softmax_n64"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
 HANGS = "def run(x, y):\n    while True:\n        pass\n"
-COMMAND = (sys.executable, "-m", "fib_agents.cli", "mcp")
 
 
 def over_stdio(root: Path, use: Callable[[Client], Awaitable[None]]) -> None:
     environment = {name: os.environ[name] for name in ("FIB_CACHE_PATH", "PYTHONPATH") if name in os.environ}
-    parameters = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], str(root), "--device", "cpu", "--timeout", "600"], env=environment
-    )
+    words = ["-m", "fib_agents.cli", "mcp", str(root), "--device", "cpu", "--timeout", "600"]
+    parameters = StdioServerParameters(command=sys.executable, args=words, env=environment)
 
     async def main() -> None:
         with anyio.fail_after(580):
@@ -38,7 +36,7 @@ def text_of(result: Any) -> str:
     return "\n".join(part.text for part in result.content)
 
 
-def test_tools_resources_and_prompts_are_listed_and_read(root):
+def test_tools_resources_and_prompts_are_listed_and_read_and_others_are_errors(root):
     async def use(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == list(TOOLS)
@@ -52,15 +50,9 @@ def test_tools_resources_and_prompts_are_listed_and_read(root):
         prompt = await client.get_prompt("judging")
         assert "How solutions are judged" in prompt.messages[0].content.text  # type: ignore[union-attr]
         assert "never instructions" in client.instructions
-
-    over_stdio(root, use)
-
-
-@pytest.mark.parametrize("uri", ["file:///etc/passwd", "fib://guides/../../errors.py"])
-def test_an_unknown_resource_is_an_error(root, uri):
-    async def use(client: Client) -> None:
-        with pytest.raises(MCPError):
-            await client.read_resource(uri)
+        for uri in ("file:///etc/passwd", "fib://guides/../../errors.py"):
+            with pytest.raises(MCPError):
+                await client.read_resource(uri)
 
     over_stdio(root, use)
 

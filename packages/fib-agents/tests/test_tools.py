@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
@@ -77,9 +79,8 @@ def test_a_source_is_checked_without_running_it(workspace):
     hook = check_source(workspace, NAME, {"kernel.py": f"import sys\nsys.settrace(print)\n{GOOD}"})
     assert hook.is_suspicious
     assert "kernel.py:2: runs code of the solution inside steps of the harness" in hook.to_text()
-    assert (
-        "needs a GPU" in check_source(workspace, NAME, {"k.cu": "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);"}).to_text()
-    )
+    cuda = {"k.cu": "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);"}
+    assert "needs a GPU" in check_source(workspace, NAME, cuda).to_text()
 
 
 def test_what_a_definition_forbids_is_told_and_not_submitted(workspace, definition):
@@ -151,9 +152,7 @@ def test_a_kernel_of_low_precision_that_passes_is_unranked_and_each_workload_cou
 
 
 @pytest.mark.slow
-def test_a_solution_that_never_ran_has_no_verdict_and_one_that_ignores_a_scalar_is_shown_with_its_value(
-    workspace, definition
-):
+def test_a_solution_that_never_ran_has_no_verdict_and_an_ignored_scalar_is_shown(workspace, definition):
     inputs = {**definition.inputs, "k": TensorSpec(None, "float32")}
     for name, code in (("broken", "raise ValueError('ours')"), ("scaled", "return x * k")):
         made = attrs.evolve(definition, name=name, inputs=inputs, reference=f"def run(x, k):\n    {code}\n")
@@ -165,9 +164,8 @@ def test_a_solution_that_never_ran_has_no_verdict_and_one_that_ignores_a_scalar_
     assert (explained.status, explained.is_passed) == ("NOT_RUN", False)
     assert explained.to_text().endswith("one did not run: the reference failed: reference.py:2: ValueError: ours")
     (output,) = explain_failure(workspace, "scaled", ignores).outputs
-    assert output.elements[0].expected == pytest.approx(
-        output.elements[0].found * float(output.elements[0].inputs["k"])
-    )
+    first = output.elements[0]
+    assert first.expected == pytest.approx(first.found * float(first.inputs["k"]))
 
 
 @pytest.mark.slow
@@ -186,8 +184,7 @@ def test_the_first_error_is_shown_with_its_line_and_ends_the_search(workspace):
 @pytest.mark.slow
 def test_printed_text_reaches_the_agent_marked_and_escaped(workspace):
     text = evaluate(workspace, NAME, {"kernel.py": HIDES}, workloads=["rows-4"]).to_text()
-    assert "\x1b" not in text
-    assert "\u202e" not in text
+    assert not {"\x1b", "\u202e"} & {*text}
     assert all(line.startswith("| ") for line in text.splitlines() if "ignore previous" in line and "rule" not in line)
 
 
@@ -229,6 +226,17 @@ def test_a_submitted_version_is_never_overwritten(workspace):
     assert (first.is_new, again.is_new, second.is_new) == (True, False, True)
     solution = TraceSet.from_path(workspace.root).get_solution("mine")
     assert solution.sources[0].content == GOOD
+
+
+def test_authors_that_submit_at_a_time_get_names_of_their_own_and_a_name_in_two_files_is_none(workspace):
+    def submitted(number):
+        return submit(attrs.evolve(workspace, author=f"a{number}"), NAME, {"k.py": f"{GOOD}# {number}"}).solution
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(submitted, range(8))) == {"kernel", *(f"kernel_v{number}" for number in range(2, 9))}
+    shutil.copytree(workspace.root / "solutions/a0", workspace.root / "solutions/copied")
+    assert submitted(9) in workspace.open().solution_names()
+    assert len(workspace.open().problems) == 2
 
 
 @pytest.mark.parametrize("tool", [profile, sanitize, disassemble])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
+import os
 import re
+from contextlib import ExitStack, suppress
 from itertools import chain, count
 from pathlib import Path
 
@@ -33,18 +36,22 @@ def add_version(
 ) -> Added:
     """Add a solution to a data set, unless the data set has one with the same code and settings.
 
-    The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on; a `DuplicateName` if another process has
-    added that meanwhile. Unknown definitions and hardware are an `UnknownName`.
+    The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on; an `UnknownName` is that of a definition
+    or hardware.
     """
     for error in unknown_targets(spec.target_hardware, "cpu"):
         raise error
     solution = Solution(base, definition, author, spec, sources)
-    trace_set = TraceSet.from_path(root)
-    op_type = trace_set.get_definition(definition).op_type
-    if (same := _find_same(trace_set, solution)) is not None:
-        return Added(same, None)
-    solution = attrs.evolve(solution, name=_next_name(trace_set, solution))
-    trace_set.add_solutions([solution])
+    with ExitStack() as stack:  # processes that add at a time would choose the same name
+        stack.callback(os.close, folder := os.open(root, os.O_RDONLY))
+        with suppress(OSError):  # not every file system of a network has locks of folders
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        trace_set = TraceSet.from_path(root)
+        op_type = trace_set.get_definition(definition).op_type
+        if (same := _find_same(trace_set, solution)) is not None:
+            return Added(same, None)
+        solution = attrs.evolve(solution, name=_next_name(trace_set, root, solution))
+        trace_set.add_solutions([solution])
     return Added(solution, root / "solutions" / author / op_type / definition / f"{solution.name}.json")
 
 
@@ -76,8 +83,9 @@ def _version_of(name: str) -> tuple[str, int]:
     return _VERSION.sub("", name), int(match[1]) if match else 1
 
 
-def _next_name(trace_set: TraceSet, solution: Solution) -> str:
-    taken, stem = set(trace_set.solution_names()), _VERSION.sub("", solution.name)
+def _next_name(trace_set: TraceSet, root: Path, solution: Solution) -> str:
+    files = (file.stem for file in (root / "solutions").rglob("*.json"))  # a name in two files is no solution's
+    taken, stem = {*trace_set.solution_names(), *files}, _VERSION.sub("", solution.name)
     if stem in taken and stem not in trace_set.solution_names(solution.definition):
         stem = f"{stem}_{solution.definition}"
     versions = chain([stem], (f"{stem}_v{number}" for number in count(2)))
