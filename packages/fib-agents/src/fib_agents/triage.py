@@ -120,7 +120,7 @@ def forbidden_by(definition: Definition) -> Mapping[str, Sequence[str]]:
     """What a definition forbids, as the lists of a rule; `InvalidField` if it does not have this form."""
     from jsonschema import Draft202012Validator, FormatChecker
 
-    stated: Any = (definition.extra or {}).get("forbids") or {}
+    stated: Any = (definition.extra or dict[str, Any]()).get("forbids") or {}
     texts, lists = {"type": "array", "items": {"type": "string"}}, (*Kind, "except", "unless")
     patterns = {"type": "array", "items": {"type": "string", "format": "regex"}}
     known = dict.fromkeys(lists, texts) | dict.fromkeys(("native", "strings"), patterns)
