@@ -93,6 +93,7 @@ HONEST = {
     "settings": "import os\nos.environ['TRITON_PRINT_AUTOTUNING'] = '1'\n"
     "os.environ.setdefault('TORCHINDUCTOR_X', '1')\n",
     "library": "import torch\nmine = torch.library.Library('mine', 'FRAGMENT')\nmine.define('f(Tensor x) -> Tensor')\n",
+    "rows": "def run(x, w):\n    parts = []\n    for row in x.add(w.sum()):\n        parts.append(row / row.mean())\n",
     "check": "import torch\ndef run(x, w):\n    torch._check(len(x) == len(w))\n    return x @ w\n",
     "cupy": "import cupy\nk = cupy.RawKernel('', 'k')\ns = cupy.cuda.ExternalStream(0)\n",
     "own-name": "def run(x, w):\n    return impl(x) @ w\ndef impl(x):\n    return x + 1\n",

@@ -38,7 +38,7 @@ _MAX_CHARS = 300_000
 """Limit of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")
-_LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
+_LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "index"})
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CLASS = frozenset({"__class__", "__dict__"})
 """Attributes of ``self`` that texts of objects read."""
