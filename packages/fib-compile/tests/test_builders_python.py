@@ -118,10 +118,12 @@ def test_a_failed_import_leaves_nothing_behind():
     assert (set(sys.modules), sys.meta_path) == before
 
 
-@pytest.mark.parametrize("signature", ["", "x, y", "*, y"])
-def test_a_wrong_number_of_parameters_shows_both_signatures(signature):
-    error = failure(make_solution(f"def run({signature}): ...\n"))
-    assert f"wrong signature (value-returning style): expected (x), found run({signature})" in str(error)
+@pytest.mark.parametrize(("dps", "expected"), [(False, "false: expected (x)"), (True, "true: expected (x, y)")])
+@pytest.mark.parametrize("signature", ["", "x, y, z", "*, y"])
+def test_a_wrong_number_of_parameters_shows_both_signatures_and_the_setting(signature, dps, expected):
+    error = failure(make_solution(f"def run({signature}): ...\n", dps=dps))
+    assert f"destination_passing_style={expected}, found run({signature})" in str(error)
+    assert ("set it to false" in str(error)) == dps
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from .errors import BuildProblem
 from .signatures import POSITIONAL, argument_list
 
 _MAX_KNOWN_SHAPES = 4096
-PASSING, RETURNING, SETUP = "destination-passing", "value-returning", "setup"
-"""The styles of functions of a solution."""
+PASSING, RETURNING, SETUP = "destination_passing_style=true", "destination_passing_style=false", "setup"
+"""The styles of functions of a solution, as messages name them."""
 
 _VALUE_RETURNING = """
 def value_returning({parameters}):
@@ -231,8 +231,9 @@ def adapt(
         bind(*expected)
     except TypeError as error:
         found = f"{getattr(function, '__name__', 'the entry point')}{signature}"
-        problem = f"wrong signature ({style} style): expected ({', '.join(expected)}), found {found}"
-        raise BuildProblem(problem, (str(error),)) from error
+        problem = f"wrong signature for {style}: expected ({', '.join(expected)}), found {found}"
+        remedy = "; set it to false (it is true by default) if the outputs are returned" if style == PASSING else ""
+        raise BuildProblem(problem, (f"{error}{remedy}",)) from error
     return function
 
 
@@ -373,10 +374,9 @@ def check_returned(returned: Any, buffers: Sequence[Any], *, name: str) -> None:
     values = values if isinstance(returned, (tuple, list, Mapping)) else (returned,)
     for value in values:
         if value is not None and not any(value is buffer or _is_same_tensor(value, buffer) for buffer in buffers):
-            found = f"a value of type {type(value).__name__!r}"
             raise TypeError(
-                f"{name}: the solution is declared as destination-passing, but returned {found} that is none of its "
-                "outputs; write into the outputs and return nothing, or set destination_passing_style to false"
+                f"{name}: the solution is declared as destination-passing, but returned a value of type "
+                f"{type(value).__name__!r}, none of its outputs; fill them, or set destination_passing_style to false"
             )
 
 
