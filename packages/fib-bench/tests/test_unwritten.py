@@ -22,7 +22,7 @@ def test_nothing_is_said_about_written_outputs_and_where_the_fill_may_occur_by_c
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("pass", "y: never written; all 8 elements are as before the call; input set 0 (normal)"),
+        ("return x", "y: never written; destination_passing_style=true ignores returned values; input set 0 (normal)"),
         ("y[:6] = x[:6] * 2", "y: 2 of 8 elements never written; the first one is [6]; input set 0 (normal)"),
     ],
 )

@@ -343,7 +343,7 @@ def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[st
         is_unwritten = (tensor.reshape(-1).view(torch.uint8).reshape(total, -1) == fill).all(dim=1)
         count = int(is_unwritten.sum())
         if count == total:
-            found.append(f"{name}: never written; all {total} elements are as before the call")
+            found.append(f"{name}: never written; destination_passing_style=true ignores returned values")
         elif tensor.element_size() > 1 and count >= _MIN_UNWRITTEN_SHARE * total:
             first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
             found.append(f"{name}: {count} of {total} elements never written; the first one is {first}")
