@@ -491,22 +491,22 @@ class TestGpuMode:
             __import__("task")
 
     def test_the_tolerances_of_the_task_are_settings_of_the_data_set(self, tmp_path):
-        root = make(tmp_path / "set")
-        imported = add_problem(root, read_gpumode(gpumode_problem(tmp_path)).problem)
-        assert imported.notes == ()
+        root, folder = make(tmp_path / "set"), gpumode_problem(tmp_path)
+        imported = [add_problem(root, read_gpumode(folder, name=name).problem) for name in ("second", "first")]
         config = BenchmarkConfig().for_data_set(TraceSet.from_path(root))
-        tolerance = config.resolve_eval_config(imported.definition).tolerance("float32")
-        assert (tolerance.rtol, tolerance.atol) == (1e-4, 2e-4)
+        for added in imported:
+            tolerance = config.resolve_eval_config(added.definition).tolerance("float32")
+            assert (added.notes, tolerance.rtol, tolerance.atol) == ((), 1e-4, 2e-4)
 
-    def test_settings_that_exist_are_not_rewritten(self, tmp_path):
+    @pytest.mark.parametrize("text", ["definition_config: {add: {rtol: 0.1}}  # mine\n", "- [no\n", ""])
+    def test_settings_that_somebody_wrote_are_not_rewritten(self, tmp_path, text):
         root = make(tmp_path / "set")
-        (root / "fib-bench.yaml").write_text("defaults: {num_trials: 2}  # mine\n")
+        (root / "fib-bench.yaml").write_text(text)
         (note,) = add_problem(root, read_gpumode(gpumode_problem(tmp_path)).problem).notes
-        assert "add to it:" in note
         assert yaml.safe_load(note.partition("add to it:\n")[2]) == {
             "definition_config": {"gpumode_add_py": {"atol": 2e-4, "rtol": 1e-4}}
         }
-        assert (root / "fib-bench.yaml").read_text() == "defaults: {num_trials: 2}  # mine\n"
+        assert (root / "fib-bench.yaml").read_text() == text
 
     def test_a_buffer_that_the_reference_leaves_alone_is_an_output(self, tmp_path):
         source = ADD.replace("output[...] = first + second", "output = first + second")

@@ -386,7 +386,7 @@ def add_records(
     if not is_there:  # after all that can fail for a reason of the problem
         trace_set.add_definitions([definition])
     trace_set.add_traces([Trace(name, workload) for workload in missing])
-    return Imported(definition, tuple(missing), (*notes, *_tolerance_notes(root, name, bounds)))
+    return Imported(definition, tuple(missing), (*notes, *(_tolerance_notes(root, name, bounds) if bounds else ())))
 
 
 def _workload(definition: Definition, call: Call) -> Workload:
@@ -422,12 +422,12 @@ def _uniform_bounds(value: torch.Tensor) -> tuple[float, float] | None:
 
 
 def _tolerance_notes(root: Path, name: str, bounds: Mapping[str, float]) -> list[str]:
-    """Write the tolerances of a problem to the settings of the data set, or say what to add to settings that exist."""
-    if not bounds:
-        return []
-    settings = yaml.safe_dump({"definition_config": {name: dict(bounds)}})
-    file = root / DATA_SET_FILE
-    if not file.exists():
-        atomic_write(file, settings.encode())
-        return []
-    return [f"the tolerances of the problem are not in {file}, which exists; add to it:\n{settings.rstrip()}"]
+    """Add the tolerances of a problem to the settings of the data set, or say what to add to those of an author."""
+    file, own = root / DATA_SET_FILE, {name: dict(bounds)}
+    text = file.read_text() if file.exists() else "definition_config: {}\n"
+    with contextlib.suppress(yaml.YAMLError):
+        match yaml.safe_load(text):
+            case {"definition_config": dict(others)} as settings if yaml.safe_dump(settings) == text:
+                atomic_write(file, yaml.safe_dump(settings | {"definition_config": own | others}).encode())
+                return []
+    return [f"the tolerances are not in {file}; add to it:\n{yaml.safe_dump({'definition_config': own})}".rstrip()]
