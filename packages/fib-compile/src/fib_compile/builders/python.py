@@ -19,6 +19,7 @@ import builtins
 import importlib
 import linecache
 import os
+import re
 import sys
 import threading
 import traceback
@@ -160,6 +161,7 @@ def _check_dependencies(solution: Solution) -> None:
 
 # -- import ----------------------------------------------------------------------------------------
 
+_COMPILER_ERROR = re.compile(r"^(?:\S*/)?([^\s/:(]+[:(]\S* (?:fatal error|error|undefined reference)\b)", re.MULTILINE)
 _import_lock = threading.RLock()
 
 
@@ -212,16 +214,16 @@ def _entry_function(module: ModuleType, solution: Solution) -> Any:
         raise BuildProblem(f"{solution.get_entry_path()!r} has no {symbol!r}; it exports {exports}")
     function = getattr(module, symbol)
     if not callable(function):
-        kind = type(function).__name__
-        raise BuildProblem(f"entry point {solution.spec.entry_point!r} is not callable but of type {kind!r}")
+        raise BuildProblem(f"entry point {solution.spec.entry_point!r} is a {type(function).__name__!r}, not callable")
     return function
 
 
 def _import_problem(error: BaseException, folder: Path, solution: Solution) -> BuildProblem:
-    what = f"importing {solution.get_entry_path()!r}"
-    problem = f"{what} failed with {type(error).__name__}: {error}"
+    start = found.start(1) if (found := _COMPILER_ERROR.search(str(error))) else 0
+    problem = f"failed with {type(error).__name__}: {str(error)[start:]}"
     if isinstance(error, SystemExit):
-        problem = f"{what} called exit with code {error.code!r}; remove the call"
+        problem = f"called exit with code {error.code!r}; remove the call"
+    problem = f"importing {solution.get_entry_path()!r} {problem}"
     return BuildProblem(problem, _own_lines(error, error.__traceback__, folder))
 
 
@@ -304,10 +306,9 @@ class _SolutionModules:
                 somebody else may have put one.
         """
         del path, target
-        package, _, rest = fullname.partition(".")
+        package, _, stem = fullname.replace(".", "/").partition("/")
         if package != self.package:
             return None
-        stem = rest.replace(".", "/")
         for file in (f"{stem}/__init__.py".removeprefix("/"), f"{stem}.py"):
             if (text := self._texts.get(file)) is not None:
                 return self._file_spec(fullname, file, text)
