@@ -117,7 +117,7 @@ def triage(solution: Solution, definition: Definition | None = None) -> list[Fin
 
 
 def forbidden_by(definition: Definition) -> Mapping[str, Sequence[str]]:
-    """What a definition forbids, as the lists of a rule; `InvalidField` if it does not have this form."""
+    """The constructs that a definition forbids, as lists of a rule; `InvalidField` if it does not have this form."""
     from jsonschema import Draft202012Validator, FormatChecker
 
     stated: Any = (definition.extra or dict[str, Any]()).get("forbids") or {}
