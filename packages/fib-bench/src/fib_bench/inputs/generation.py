@@ -322,17 +322,22 @@ def _arrange(draft: InputDraft, workload: Workload) -> None:
 # replays of one CUDA graph have. Behind the last offset the buffer holds page numbers that are valid but belong to no
 # request, or numbers that are no pages. The exact inputs of each call, for the reference, end at the last offset.
 
-_SPARE = 64  # elements of the buffer that no call uses, except one that fills it
+_SPARE = 64
+"""Elements of the buffer that no call uses, except one that fills it."""
 
 
 @attrs.frozen(eq=False)
 class PaddedDraw:
     """The integers of one call; tensors have the dtypes and devices of the given ones."""
 
-    total: int  # valid elements of the index inputs
-    exact: Mapping[str, torch.Tensor]  # offsets, and index inputs that end at the total
-    stale: Mapping[str, torch.Tensor]  # offsets, and whole buffers with pages of other requests behind the total
-    poisoned: Mapping[str, torch.Tensor]  # the same buffers, poisoned with numbers that are not pages
+    total: int
+    """Valid elements of the index inputs."""
+    exact: Mapping[str, torch.Tensor]
+    """Offsets, and index inputs that end at the total."""
+    stale: Mapping[str, torch.Tensor]
+    """Offsets, and whole buffers with pages of other requests behind the total."""
+    poisoned: Mapping[str, torch.Tensor]
+    """The same buffers, poisoned with numbers that are not pages."""
 
 
 def draw_padded_calls(

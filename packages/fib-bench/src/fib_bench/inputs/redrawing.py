@@ -24,7 +24,8 @@ from . import synthesis
 from .generation import Value, fewer
 from .synthesis import Role, first_axis, is_last_page, is_packed_with_weights, page_size, role_of, total_axis
 
-Integers = Mapping[str, torch.Tensor]  # integer inputs by name, int64 on the CPU
+Integers = Mapping[str, torch.Tensor]
+"""Integer inputs by name, int64 on the CPU."""
 _ATTEMPTS = 8  # until a draw changes something; small inputs may repeat their values by chance
 _FEW_TOKENS = 3  # by which last pages get shorter or longer: too few to change the time of a call
 _LIMITS = {
@@ -42,10 +43,13 @@ _SAME = "for calls of these sizes it is the same however it is drawn"
 class Redrawing:
     """Result of redrawing the integers of one call."""
 
-    values: Mapping[str, Value]  # all inputs, redrawn where possible. Unchanged inputs are the objects that were given
+    values: Mapping[str, Value]
+    """All inputs, redrawn where possible. Unchanged inputs are the objects that were given."""
     changed: tuple[str, ...]
-    kept: Mapping[str, str]  # integer inputs with their old values, each with the reason
-    determined: frozenset[str] = frozenset()  # those of them that have only one valid value for the sizes of the call
+    kept: Mapping[str, str]
+    """Integer inputs with their old values, each with the reason."""
+    determined: frozenset[str] = frozenset()
+    """Those of them that have only one valid value for the sizes of the call."""
 
 
 _Draw = Callable[[Integers, torch.Generator], Integers]  # new values of the same shapes, by name
@@ -186,10 +190,14 @@ class Structure:
 
     def __init__(self, definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> None:
         self.definition, self.axes, self.values = definition, {**definition.const_axes, **axes}, values
-        self.integers: dict[str, torch.Tensor] = {}  # structure, and integers of unknown meaning, int64 on the CPU
-        self.reasons: dict[str, str] = {}  # inputs without a draw, each with the reason
-        self.determined: set[str] = set()  # those of them that have only one valid value for the sizes of the call
-        self.roles: dict[str, Role] = {}  # roles of the inputs that a draw may handle
+        self.integers: dict[str, torch.Tensor] = {}
+        """Structure, and integers of unknown meaning, int64 on the CPU."""
+        self.reasons: dict[str, str] = {}
+        """Inputs without a draw, each with the reason."""
+        self.determined: set[str] = set()
+        """Inputs without a draw that have only one valid value for the sizes of the call."""
+        self.roles: dict[str, Role] = {}
+        """Roles of the inputs that a draw may handle."""
         self._draws: list[_Draw] = []
         self._moves: list[_Draw] = []  # of pages between requests, which make a call slower
         for name in (name for name, spec in definition.inputs.items() if spec.is_integer):

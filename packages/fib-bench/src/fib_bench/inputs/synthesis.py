@@ -42,21 +42,35 @@ from ..recipe import INTEGER, NORMAL, UNIFORM, Content
 class Role(enum.Enum):
     """Meaning of the values of an input."""
 
-    PLAIN = "plain"  # numbers of moderate size: activations, caches, states
-    WEIGHTS = "weights"  # plain numbers scaled so that sums stay near 1
-    SCORES = "scores"  # numbers that select experts: ties are ambiguous, and the rows determine the load of each expert
-    FACTORS = "factors"  # numbers that are valid one by one: scales, decays, thresholds, temperatures
-    DRAWN = "drawn"  # rows or elements valid if drawn alike: probabilities, keys of length 1, masks, tokens, seeds
-    FIXED = "fixed"  # values that must not change: scalars, rotary caches, integers of unknown meaning
+    PLAIN = "plain"
+    """Numbers of moderate size: activations, caches, states."""
+    WEIGHTS = "weights"
+    """Plain numbers scaled so that sums stay near 1."""
+    SCORES = "scores"
+    """Numbers that select experts: ties are ambiguous, and the rows determine the load of each expert."""
+    FACTORS = "factors"
+    """Numbers that are valid one by one: scales, decays, thresholds, temperatures."""
+    DRAWN = "drawn"
+    """Rows or elements that are valid if drawn alike: probabilities, keys of length 1, masks, tokens, seeds."""
+    FIXED = "fixed"
+    """Values that must not change: scalars, rotary caches, integers of unknown meaning."""
 
-    OFFSETS = "offsets"  # cumulative lengths of requests (indptr, cu_seqlens): non-decreasing, ending at a total
-    LENGTHS = "lengths"  # one length per request: sequence lengths, tokens in the last page
-    PAGES = "pages"  # page, block or slot numbers of a pool; negative numbers are padding
-    SELECTIONS = "selections"  # token slots (page number * page size + position) of each row; negative ones are padding
-    EXPERTS = "experts"  # expert numbers per token, different within a token
-    POSITIONS = "positions"  # positions of tokens in their sequences
-    COUNTS = "counts"  # numbers of candidates (top-k)
-    BYTES = "bytes"  # data of int8 or uint8, valid for any byte
+    OFFSETS = "offsets"
+    """Cumulative lengths of requests (indptr, cu_seqlens): non-decreasing, ending at a total."""
+    LENGTHS = "lengths"
+    """One length per request: sequence lengths, tokens in the last page."""
+    PAGES = "pages"
+    """Page, block or slot numbers of a pool; negative numbers are padding."""
+    SELECTIONS = "selections"
+    """Token slots (page number * page size + position in the page) selected per row; negative numbers are padding."""
+    EXPERTS = "experts"
+    """Expert numbers per token, different within a token."""
+    POSITIONS = "positions"
+    """Positions of tokens in their sequences."""
+    COUNTS = "counts"
+    """Numbers of candidates (top-k)."""
+    BYTES = "bytes"
+    """Data of int8 or uint8, valid for any byte."""
 
 
 STRUCTURE_ROLES = frozenset({Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS})
@@ -78,7 +92,8 @@ class InputDraft:
     device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
     distribution: str = "normal"
     values: dict[str, torch.Tensor | int | float | bool | None] = attrs.field(factory=dict)
-    synthesized: Sequence[str] = ()  # inputs whose blobs are missing, and which are made instead
+    synthesized: Sequence[str] = ()
+    """Inputs whose blobs are missing, and which are made instead."""
 
     def generator(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Return a generator for one input; its seed does not depend on the order of synthesis."""

@@ -65,7 +65,8 @@ class DeviceLock:
         self._queue = _open(path.with_suffix(".queue"))
         self._mode = self._wanted = fcntl.LOCK_UN
         self._is_kept = False
-        self.waited_seconds = 0.0  # the sum of all waits for other judges
+        self.waited_seconds = 0.0
+        """The sum of all waits for other judges."""
 
     def __del__(self) -> None:
         for name in ("_lock", "_queue"):
@@ -375,10 +376,12 @@ class DeviceContext:
     """
 
     device: torch.device
-    timeout_seconds: float  # the bound on one request to a worker, and on one pass
+    timeout_seconds: float
+    """The bound on one request to a worker, and on one pass."""
     held_timeout_seconds: float = _HELD_SECONDS
     """The bound on one request while this judge holds the lock, for which others wait."""
-    is_shared: bool  # whether this run has several judges on the device
+    is_shared: bool
+    """Whether this run has several judges on the device."""
     is_cuda: bool = attrs.field(init=False, default=attrs.Factory(lambda me: me.device.type == "cuda", takes_self=True))
     takes_turns: bool = attrs.Factory(lambda me: me.is_cuda, takes_self=True)
     """Whether judges share the lock for all other work on the device."""

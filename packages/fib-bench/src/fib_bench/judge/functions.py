@@ -46,10 +46,13 @@ class FunctionWorker:
         self._server, self._request, self.context = server, request, context
         self.worker: Worker = server.spawn()
         self.may_capture = True
-        self.not_captured = ""  # reason that its calls cannot be captured; empty if they can
-        self.padding_problem = ""  # reason that it is not right with padded indices; empty unless a check has failed
+        self.not_captured = ""
+        """Reason that its calls cannot be captured; empty if they can."""
+        self.padding_problem = ""
+        """Reason that it is not right with padded indices; empty unless a check has failed."""
         self.has_setup = False
-        self.may_seal = True  # whether it is sealed before timing; not after only a sealed worker failed
+        self.may_seal = True
+        """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
         self.is_sealed = False
         self.table, self.table_digest = 0, ""
         """The address of the native module's table, and its digest before a solution was loaded."""
@@ -150,8 +153,10 @@ class BoundFunction:
         self.layout, self._prepared, shared = layout, prepared, shares_inputs_with
         self.slots: Slots = Slots(layout, slots, self.context.device, None if shared is None else shared.slots)
         self.keeps_integers: bool = self.has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
-        self.comparisons: list[Comparison] = []  # comparisons of all outputs so far
-        self.findings: dict[str, Mapping[str, object]] = {}  # results of checks of many calls together
+        self.comparisons: list[Comparison] = []
+        """Comparisons of all outputs so far."""
+        self.findings: dict[str, Mapping[str, object]] = {}
+        """Results of checks of many calls together."""
         self._setup_ns: list[float] = []
         self._waited_before, self._tuning_calls = self.worker.waited_seconds, 0
 

@@ -61,7 +61,8 @@ _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
 
-_Call: TypeAlias = tuple[int, int]  # the key of a call, and its set of structural integers
+_Call: TypeAlias = tuple[int, int]
+"""The key of a call, and its set of structural integers."""
 
 
 def reported_lines(given: Sequence[str]) -> Sequence[str]:
@@ -72,15 +73,19 @@ def reported_lines(given: Sequence[str]) -> Sequence[str]:
 class Order(enum.Enum):
     """The word of a call that is the key of its inputs."""
 
-    COLD = "cold"  # the first: the cache is flushed between the inputs and the clock
-    FRESH = "fresh"  # the second, which starts the clock: inputs are made, and read from the cache, while it runs
+    COLD = "cold"
+    """The first: the cache is flushed between the inputs and the clock."""
+    FRESH = "fresh"
+    """The second, which starts the clock: inputs are made, and read from the cache, while it runs."""
 
 
 class Launch(enum.Enum):
     """The party that launches the calls."""
 
-    DEVICE = "device"  # the device: each call was captured once and is replayed
-    HOST = "host"  # the host, as an eager caller does
+    DEVICE = "device"
+    """The device: each call was captured once and is replayed."""
+    HOST = "host"
+    """The host, as an eager caller does."""
 
 
 def is_paired(kind: int, order: Order, launch: Launch) -> bool:
@@ -145,7 +150,8 @@ class Passes:
         found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
         self._sealed = [recipe for recipe in found if recipe is not None][: native.MAX_INPUTS - len(recipes)]
         self._page, self._mailbox = self._open()
-        self.nodes = 0  # kernels, copies and fills of one captured call
+        self.nodes = 0
+        """Kernels, copies and fills of one captured call."""
 
     def _open(self) -> tuple[mmap.mmap, native.Mailbox]:
         descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -345,9 +351,12 @@ class Passes:
 class Sample(enum.Enum):
     """A set of calls of which some are compared; the value is how many at most."""
 
-    PUBLISHED = 60  # those whose median is the published latency: `detected_share` is that of wrong calls among them
-    OTHER = 30  # all other timed calls
-    MOVED = 4  # calls whose pages have moved between requests: not timed, and compared before others
+    PUBLISHED = 60
+    """Those whose median is the published latency: `detected_share` is that of wrong calls among them."""
+    OTHER = 30
+    """All other timed calls."""
+    MOVED = 4
+    """Calls whose pages have moved between requests: not timed, and compared before others."""
 
 
 Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]

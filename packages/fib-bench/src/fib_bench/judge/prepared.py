@@ -39,8 +39,10 @@ class OutputChecker:
     definition: Definition
     workload: Workload
     config: ResolvedEvalConfig
-    others: Mapping[str, Value]  # the inputs that are not tensors; they are the same in all sets
-    first: Check | None = None  # the check of the first input set, which later checks may refer to
+    others: Mapping[str, Value]
+    """The inputs that are not tensors; they are the same in all sets."""
+    first: Check | None = None
+    """The check of the first input set, which later checks may refer to."""
 
     def input_set(
         self,
@@ -84,9 +86,12 @@ class InputSet:
 
     distribution: str
     layout: CallLayout
-    inputs: torch.Tensor  # ``[bytes]``, laid out like a slot
-    expected: torch.Tensor  # ``[bytes]``, laid out like a slot
-    outputs: Tensors  # the same by name
+    inputs: torch.Tensor
+    """``[bytes]``, laid out like a slot."""
+    expected: torch.Tensor
+    """``[bytes]``, laid out like a slot."""
+    outputs: Tensors
+    """The same by name."""
     check: Check
     checker: OutputChecker
 

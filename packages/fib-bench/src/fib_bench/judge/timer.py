@@ -75,8 +75,10 @@ class _Series:
     """Nanoseconds of the calls of passes of one kind, and of passes without calls."""
 
     nothing: list[float]
-    most_nothing_ns: float  # no more is subtracted
-    is_host: bool  # whether calls run on the CPU, where other work delays single passes by far more than a call takes
+    most_nothing_ns: float
+    """No more is subtracted."""
+    is_host: bool
+    """Whether calls run on the CPU, where other work delays single passes by far more than a call takes."""
     calls: list[float] = attrs.field(factory=list)
 
     @property
@@ -498,9 +500,12 @@ class Interleaved:
     _is_reference_timed: bool = attrs.field(kw_only=True)
     _functions: dict[str, BoundFunction] = attrs.field(init=False, factory=dict)
     _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
-    failures: dict[str, str] = attrs.field(init=False, factory=dict)  # reason for not timing a role, by role
-    failure: str = attrs.field(init=False, default="")  # reason why the reference answers no more; empty while it does
-    timer: Timer = attrs.field(init=False)  # of the solution
+    failures: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Reason for not timing a role, by role."""
+    failure: str = attrs.field(init=False, default="")
+    """The reason why the reference answers no more; empty while it answers."""
+    timer: Timer = attrs.field(init=False)
+    """Of the solution."""
 
     @property
     def _definition(self) -> Definition:

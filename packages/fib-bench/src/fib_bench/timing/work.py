@@ -24,7 +24,8 @@ from fib_compile.device import torch_dtype
 from fib_schema import Definition, TensorSpec
 
 _TOP_K_IN_NAME = re.compile(r"top_?k_?(\d+)")
-Values = Mapping[str, torch.Tensor | int | float | bool | None]  # inputs of a call by name
+Values = Mapping[str, torch.Tensor | int | float | bool | None]
+"""Inputs of a call by name."""
 
 
 @attrs.frozen
@@ -34,7 +35,8 @@ class Work:
     read_bytes: int
     written_bytes: int
     operations: int
-    operand_bytes: float  # the size of one operand of these operations
+    operand_bytes: float
+    """The size of one operand of these operations."""
     is_certain: bool = True
     """Whether no right kernel can do with less, on whatever values; a latency that contradicts it is refused."""
 
@@ -247,8 +249,10 @@ class Peaks:
     """Upper bounds of the speed of a device."""
 
     bytes_per_second: float
-    half_operations_per_second: float | None  # with two-byte operands; None if unknown
-    l2_bytes: int  # size of the L2 cache: written bytes that may still be there when a call has ended
+    half_operations_per_second: float | None
+    """With two-byte operands; None if unknown."""
+    l2_bytes: int
+    """Size of the L2 cache: written bytes that may still be there when a call has ended."""
 
     def least_ms(self, work: Work) -> float:
         """The time below which no call can be."""

@@ -130,9 +130,12 @@ class Worker(AbstractContextManager["Worker"]):
         self._is_closed = self._is_killed = False
         self._asked: msgspec.Struct
         self._reason_to_kill = ""
-        self.is_of_harness = False  # whether it runs no solution
-        self.waited_seconds = 0.0  # for replies and the ends of calls, but for compilers
-        self.not_compiled: dict[str, None] = {}  # configurations that its kernels do without, with reasons; untrusted
+        self.is_of_harness = False
+        """Whether it runs no solution."""
+        self.waited_seconds = 0.0
+        """For replies and the ends of calls, but for compilers."""
+        self.not_compiled: dict[str, None] = {}
+        """Configurations that its kernels do without, with reasons; untrusted."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -384,11 +387,13 @@ class ForkServerClient(AbstractContextManager["ForkServerClient"]):
     def __init__(self, device: str, hidden: Iterable[Path] = ()) -> None:
         self.has_ended = False
         """Whether it has died or was stopped: its workers have ended without a report, and it starts no others."""
-        self.channel: socket.socket  # the socket on which the server reports ends of workers
+        self.channel: socket.socket
+        """The socket on which the server reports ends of workers."""
         self.processes: tuple[int, ...] = ()
         """The server while it runs. Its children are `workers`, and processes that have left one of them."""
         self.workers: set[int] = set()
-        self.exits: dict[int, messages.Exited] = {}  # reports of the ends of workers, by process
+        self.exits: dict[int, messages.Exited] = {}
+        """Reports of the ends of workers, by process."""
         self._device, self._hidden = device, tuple(path.resolve() for path in hidden)
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: Receiver

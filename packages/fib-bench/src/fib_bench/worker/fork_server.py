@@ -115,7 +115,8 @@ class Server:
     def __init__(self, channel: socket.socket, policy: SandboxPolicy, later: Iterable[Callable[[], None]]) -> None:
         self._channel, self._policy, self._later = channel, policy, deque(later)
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-        self.folders: dict[int, str] = {}  # the folders of the workers that run, by process
+        self.folders: dict[int, str] = {}
+        """The folders of the workers that run, by process."""
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
         self._looks = 0

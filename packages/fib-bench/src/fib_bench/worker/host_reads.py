@@ -38,9 +38,12 @@ class Crossing:
     """A value that an operation of a call has brought to the host or to the device."""
 
     operation: str
-    where: str  # the line of the solution
-    value: Any  # a number, a tensor or sizes
-    given: torch.Tensor | None = None  # the host's copy of data sent to the device; None if it has read from there
+    where: str
+    """The line of the solution."""
+    value: Any
+    """A number, a tensor or sizes."""
+    given: torch.Tensor | None = None
+    """The host's copy of data that were sent to the device; None if it has read from there."""
 
     def __str__(self) -> str:
         return f"{self.where} ({self.operation})"
@@ -51,7 +54,8 @@ class Recording:
     """All that crosses in a call, in order."""
 
     crossings: list[Crossing] = attrs.field(factory=list)
-    waits: list[str] = attrs.field(factory=list)  # lines that wait for the device
+    waits: list[str] = attrs.field(factory=list)
+    """Lines that wait for the device."""
 
     @property
     def reads(self) -> tuple[str, ...]:

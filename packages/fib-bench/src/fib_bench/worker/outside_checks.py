@@ -343,7 +343,8 @@ class _Usage:
     microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
     """
 
-    at: float  # seconds of the monotonic clock
+    at: float
+    """Seconds of the monotonic clock."""
     ran_seconds: float
     waited_ns: Mapping[str, int]
 

@@ -83,10 +83,13 @@ class PreparedCall:
         self._guarded = [_guarded(buffer) for buffer in self._buffers.values()] if self._is_dps else []
         self._own = [output for _, output, _ in self._guarded]
         self._bound = bound = (*self._arguments, *self._own)
-        self.outputs = [*self._buffers.values()]  # the outputs in the slot, which the judge reads
-        self.digested = self._own or self.outputs  # of an eager call: where a destination-passing function writes
+        self.outputs = [*self._buffers.values()]
+        """The outputs in the slot, which the judge reads."""
+        self.digested = self._own or self.outputs
+        """The outputs of an eager call: buffers that a destination-passing function writes to."""
         self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
-        self.defers_work = False  # whether collected results deferred work to their reader
+        self.defers_work = False
+        """Whether collected results deferred work to their reader."""
         self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
 
     def set_up(self) -> float:
