@@ -29,7 +29,9 @@ def _main(argv: Sequence[str] | None) -> int:
         arguments = _parser().parse_args(argv)
         code: int = arguments.command(arguments)
     except ModuleNotFoundError as error:
-        command = next(word for word in (sys.argv[1:] if argv is None else argv) if word in _OF_SERVER)
+        command = next((word for word in (sys.argv[1:] if argv is None else argv) if word in _OF_SERVER), None)
+        if command is None:
+            raise
         problem = f"needs {error.name}, which is not installed: pip install 'fib-serve[server]'"
         raise InvalidSetting(command, problem) from error
     return code
