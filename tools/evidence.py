@@ -9,7 +9,7 @@ its driver and the versions of torch, Triton and CUDA are the same; others stay 
 usage: python tools/evidence.py run FILE [--seconds N] [--only WORD ...] [--again] [--set NAME=VALUE ...]
        python tools/evidence.py left FILE
        python tools/evidence.py page FILE
-       python tools/evidence.py claims FILE
+       python tools/evidence.py claims FILE ...
 
 In Markdown, ``262 of 277<!-- result same: all -->`` claims that the newest result of the section *same* has a line with
 the word *all* and that number. `claims` finds those of the repository that no result has.
@@ -123,11 +123,11 @@ def run_section(name: str, section: Record, values: Mapping[str, str], limit: fl
     """Run a section's command, at most for a time, and take what it printed and wrote."""
     with tempfile.TemporaryDirectory(prefix="fib-evidence-") as folder:
         words = [word.format_map({**values, "out": folder}) for word in shlex.split(section["command"])]
-        words = [sys.executable if word == "python" else word for word in words]
+        line = [sys.executable if word == "python" else word for word in words]
         begin, log = time.monotonic(), Path(folder) / "printed.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                words,
+                line,
                 cwd=ROOT,
                 stdout=output,
                 stderr=-2,
@@ -149,7 +149,7 @@ def run_section(name: str, section: Record, values: Mapping[str, str], limit: fl
         }
     return {
         "section": name,
-        "command": shlex.join(words),
+        "command": section["command"],
         "is_finished": code in section.get("codes", [0, 1]),
         "code": code,
         "seconds": round(time.monotonic() - begin, 1),
@@ -246,7 +246,7 @@ def page(arguments: argparse.Namespace) -> int:
 
 def claims(arguments: argparse.Namespace) -> int:
     """Print the claims in the repository's Markdown that no result has. A result counts whatever its sources are."""
-    newest = {record["section"]: record for record in read(arguments.file) if record["is_finished"]}
+    newest = {record["section"]: record for file in arguments.file for record in read(file) if record["is_finished"]}
     listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, stdout=-1, check=True, text=True).stdout.split()
     found, wrong = 0, 0
     for name in listed:
@@ -288,7 +288,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     for command in (run, left, page, claims):
         one = commands.add_parser(command.__name__, help=(command.__doc__ or "").partition(".")[0])
-        one.add_argument("file", type=Path, metavar="FILE")
+        one.add_argument("file", type=Path, metavar="FILE", nargs="+" if command is claims else None)
         one.set_defaults(call=command)
         if command is run:
             one.add_argument("--seconds", type=float, default=float("inf"), help="time of this sitting")
