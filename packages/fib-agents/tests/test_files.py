@@ -5,7 +5,8 @@ from fib_agents import extract_solution_to_files, pack_solution_from_files
 from fib_agents.errors import InvalidArguments
 from fib_schema import BuildSpec, CompileOptions, Solution, SourceFile
 
-SPEC = BuildSpec("cuda", ("H100", "cuda"), "kernel.cu::run", compile_options=CompileOptions(cflags=("-O3",)))
+FLAGS = CompileOptions(cflags=("-O3",))
+SPEC = BuildSpec("cuda", ("H100", "cuda"), "kernel.cu::run", dependencies=("cutlass",), compile_options=FLAGS)
 
 
 def solution_of(*sources):
