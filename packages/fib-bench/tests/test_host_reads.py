@@ -151,16 +151,16 @@ class TestDevice:
 
     META = torch.device("meta")
 
-    def test_data_of_the_host_are_sent_once_and_copied_on_the_device_later(self):
-        values = [1, 2, 3]
-        call = lambda: torch.tensor(values, device="meta")  # noqa: E731
+    @pytest.mark.parametrize("values", [torch.tensor([1, 2, 3]), torch.tensor(2.5)], ids=["vector", "number"])
+    def test_data_of_the_host_are_sent_once_and_copied_on_the_device_later(self, values):
+        call = lambda: torch.tensor(values.tolist(), device="meta")  # noqa: E731
         recording = record(call, self.META)
         (crossing,) = recording.crossings
-        assert crossing.given.tolist() == values
+        assert crossing.given.tolist() == values.tolist()
         assert not recording.reads
         with given(recording, self.META):
             assert call().device == self.META
-        values[0] = 9
+        values += 1
         with pytest.raises(CannotCapture, match="other data each time"), given(recording, self.META):
             call()
 
