@@ -42,7 +42,8 @@ _MOST_GUARD_BYTES = 1 << 16  # a write farther away may end the process
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MOST_RESERVED_BYTES = 8 << 30  # beside the memory of captured calls, which is their own
-_MOST_NODES = 1 << 14  # of a pass: a launch of more could wait for the judge, who waits for the launch
+_MOST_NODES, _COPY_NODES = 1 << 14, 32
+"""Nodes of a pass, a copy as so many: the launch of more waits for room in a queue, so for calls, so for the judge."""
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
@@ -238,12 +239,12 @@ def _raw(tensor: torch.Tensor) -> Any:
 
 @attrs.frozen(eq=False)
 class _Captured:
-    """Calls that were captured one by one, and where each leaves its outputs."""
+    """Calls that were captured one by one: an element for each."""
 
     graphs: Sequence[Any]
     outputs: Sequence[Sequence[torch.Tensor]]
-    nodes: int  # kernels, copies and fills of one call
-    recordings: Sequence[Recording]  # of each call; graphs read memory of these
+    recordings: Sequence[Recording]  # graphs read memory of these
+    counts: Sequence[tuple[int, int]]  # kernels, copies and fills; copies and fills
 
 
 class Passes:
@@ -297,7 +298,8 @@ class Passes:
             sources = captured.outputs
             reads = dict.fromkeys(line for each in captured.recordings for line in each.reads)
             waits = dict.fromkeys(line for each in captured.recordings for line in each.waits)
-            made = Composed(captured.nodes, request.calls, tuple(reads)[:_MOST_LINES], tuple(waits)[:_MOST_LINES])
+            nodes = max(count for count, _ in captured.counts)
+            made = Composed(nodes, request.calls, tuple(reads)[:_MOST_LINES], tuple(waits)[:_MOST_LINES])
         self._handles[request.kind, request.is_fresh] = self._cuda.compose(self._describe(request, sources, graphs))
         return made
 
@@ -327,12 +329,11 @@ class Passes:
             self._stream = _Stream(self._device)
         pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         first = self._capture_all(self._calls[:1], pool)
-        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(first.nodes, 1))
+        nodes, copies = first.counts[0]
+        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(nodes + _COPY_NODES * copies, 1))
         others = self._capture_all(self._calls[1 : min(count, self._most_calls)], pool)
-        self._captured = _Captured(
-            [*first.graphs, *others.graphs], [*first.outputs, *others.outputs], max(first.nodes, others.nodes),
-            [*first.recordings, *others.recordings],
-        )  # fmt: skip
+        pairs = zip(*(attrs.astuple(each, recurse=False) for each in (first, others)), strict=True)
+        self._captured = _Captured(*([*one, *other] for one, other in pairs))
         return self._captured
 
     def _capture_all(self, calls: Sequence[PreparedCall], pool: Any) -> _Captured:
@@ -343,12 +344,11 @@ class Passes:
             torch.cuda.empty_cache()  # a capture cannot free what earlier calls have left
         found = [self._capture_one(*each, pool) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
-        graphs = [graph for graph, _ in found]
         try:
-            nodes = max((self._cuda.inspect(graph.raw_cuda_graph()) for graph in graphs), default=0)
+            counts = [self._cuda.inspect(graph.raw_cuda_graph()) for graph, _ in found]
         except NotComposable as error:
             raise CannotCapture(str(error)) from error
-        return _Captured(graphs, [outputs for _, outputs in found], nodes, recordings)
+        return _Captured([graph for graph, _ in found], [outputs for _, outputs in found], recordings, counts)
 
     def _record(self, call: PreparedCall) -> Recording:
         """Call once on the capture's stream, which warms it up, and record what crosses between host and device."""

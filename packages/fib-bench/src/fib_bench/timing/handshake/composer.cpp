@@ -248,8 +248,9 @@ static bool is_ours(Function function) {
   return false;
 }
 
-// Refuses what could outlast a call or run elsewhere than on the device. Counts the nodes that do something.
-Status fib_inspect(Graph graph, u64* work, char* error, size_t error_size) {
+// Refuses what could outlast a call or run elsewhere than on the device. Counts the nodes that do something, and copies
+// and fills among them.
+Status fib_inspect(Graph graph, u64* counts, char* error, size_t error_size) {
   const Driver& d = table.driver;
   size_t count = 0;
   TRY(d.nodes(graph, nullptr, &count), "listing the captured nodes");
@@ -273,22 +274,22 @@ Status fib_inspect(Graph graph, u64* work, char* error, size_t error_size) {
       TRY(d.current(&current), "asking for the context");
       if (kernel.context && kernel.context != current) problem = "a kernel of another context";
       if (kernel.function && is_ours(kernel.function)) problem = "a kernel of the harness";
-      ++*work;
+      ++counts[0];
     } else if (type == kCopy) {
       MemoryCopy copy;
       TRY(d.copy_of(nodes[i], &copy), "asking for a copy's addresses");
       for (const auto* side : {&copy.from, &copy.to})
         if (side->kind == 1 || (side->kind != 3 && !is_on_device(side->device))) problem = "a copy from or to the host";
-      ++*work;
+      ++counts[0], ++counts[1];
     } else if (type == kSet) {
       MemorySet set;
       TRY(d.set_of(nodes[i], &set), "asking for an address that is set");
       if (!is_on_device(set.target)) problem = "a node that sets memory of the host";
-      ++*work;
+      ++counts[0], ++counts[1];
     } else if (type == kChild) {
       Graph inner;
       TRY(d.child(nodes[i], &inner), "asking for a child graph");
-      if (const Status status = fib_inspect(inner, work, error, error_size)) return status;
+      if (const Status status = fib_inspect(inner, counts, error, error_size)) return status;
     } else if (type != kEmpty) {
       problem = type == 3 ? "a host function" : type == 6 || type == 7 ? "an event" : type == 8 || type == 9
                 ? "a semaphore" : type == 10 || type == 11 ? "an allocation" : "a node of unknown kind";

@@ -212,11 +212,11 @@ class Native(HostNative):
         """Undo `map_mailbox`."""
         self._library.fib_unmap_mailbox(ctypes.c_void_p(address))
 
-    def inspect(self, graph: int) -> int:
-        """Count the working nodes of a captured call; `NotComposable` if some may outlast it, or run off the device."""
-        work = u64()
-        self._call("fib_inspect", ctypes.c_void_p(graph), ctypes.byref(work), refusal=NotComposable)
-        return work.value
+    def inspect(self, graph: int) -> tuple[int, int]:
+        """Count working nodes, and copies and fills; `NotComposable` if some may outlast the call, or run elsewhere."""
+        counts = (u64 * 2)()
+        self._call("fib_inspect", ctypes.c_void_p(graph), counts, refusal=NotComposable)
+        return counts[0], counts[1]
 
     def compose(self, description: Pass) -> int:
         """Compose a pass; returns its handle."""
