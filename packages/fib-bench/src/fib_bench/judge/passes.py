@@ -58,6 +58,7 @@ MIN_VERIFIED = 10
 """Calls of the published latency that are compared at least, unless the reference takes too long."""
 _KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 29, 1 << 30, 1 << 28
 _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
+_MOST_CALLS, _FEW_CALLS, _PASS_NS = native.MAX_CALLS // 2, 8, 1e8  # one without a call precedes each; others wait
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
 
@@ -116,7 +117,7 @@ class TimedPass:
 
 
 class Passes:
-    """The passes of one function over its slots.
+    """The passes of one function over its slots; `call_ns` is what a call takes about.
 
     Structural integers, as those of page tables, are drawn by the judge; other inputs are generated for each call.
 
@@ -129,10 +130,11 @@ class Passes:
         recipes: Mapping[str, Recipe],
         base: torch.Tensor,
         redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None,
+        call_ns: float = 0.0,
     ) -> None:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
         self._module = native.open_native(function.context.device)
-        self.calls: int = min(function.slots.count, native.MAX_CALLS // 2)  # a handshake without a call precedes each
+        self.calls: int = min(function.slots.count, _MOST_CALLS, max(_FEW_CALLS, int(_PASS_NS / max(call_ns, 1.0))))
         self._pattern = SECRET.getrandbits(64)
         self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
@@ -225,11 +227,10 @@ class Passes:
 
         `is_watched`: observe the worker's threads beside a launch by the device. `is_new`: give calls unread integers.
         """
-        is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
+        held = self._held if self.reads and kind == native.SOLUTION and launch is Launch.DEVICE else ()
         is_cuda = self._function.context.is_cuda
         calls = min(self.calls, _HOST_CALLS) if is_cuda and launch is Launch.HOST else self.calls
-        is_new = is_new and kind == native.SOLUTION
-        structures = self._held if is_held else self._choose_structures(calls, is_new=is_new)
+        structures = held or self._choose_structures(calls, is_new=is_new and kind == native.SOLUTION)
         count = calls * (each := 2 if is_paired(kind, order, launch) else 1)
         secret = iter(struct.unpack(f"{3 * count}Q", os.urandom(24 * count)))
         drawn = [(next(secret) | 1, next(secret) | 1, next(secret) % _MAX_DELAY_NS) for _ in range(count)]

@@ -151,7 +151,7 @@ class Timer:
         function.load_all(prepared.trials[0].inputs)
         self._call_ns = self._warm_up()
         redraw = None if function.keeps_integers else prepared.redraw
-        self.passes = Passes(function, prepared.recipes, prepared.trials[0].inputs, redraw)
+        self.passes = Passes(function, prepared.recipes, prepared.trials[0].inputs, redraw, self._call_ns)
         self.verification = Verification(
             function, self.passes, prepared, is_captured=self.method == DEVICE, is_compared=is_compared
         )
@@ -386,11 +386,10 @@ class Timer:
     def graph_fields(self, *, is_padding_right: bool) -> dict[str, object]:
         """The fields of a trace's timing about CUDA graphs; none on the CPU.
 
-        Timed passes replay captured calls with inputs that the judge makes anew, integers included, and compare some
-        with fresh answers. Integers and booleans are offsets, page numbers and masks, by which kernels choose their
-        work: all must have changed that have several valid values, in passes or where calls with padded indices are
-        right. Booleans are never drawn anew, nor offsets of requests that all have the same length. Where a
-        definition allows empty requests, some of several must have been: engines fill up captured batches with such.
+        Integers and booleans are offsets, page numbers and masks, by which kernels choose their work: all must have
+        changed that have several valid values, in passes or where calls with padded indices are right. Booleans are
+        never drawn anew, nor offsets of requests that all have the same length. Where a definition allows empty
+        requests, some of several must have been: engines fill up captured batches with such.
         """
         function, prepared = self._function, self._prepared
         if not function.context.is_cuda:
