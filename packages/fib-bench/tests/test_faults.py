@@ -138,7 +138,7 @@ BROKEN_IMPORTS = {
 FAILING_CALLS = {
     "import-exits": ("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0"),
     "import-aborts": ("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT"),
-    "raises": ("def run(x):\n    raise ValueError('boom')", "ValueError: boom"),
+    "raises": ("def run(x):\n    raise ValueError('boom')", '\n  File "k.py", line 2, in run', "\nValueError: boom"),
     "sys-exit": ("import sys\ndef run(x):\n    sys.exit(3)", "SystemExit: 3"),
     "raises-base-exception": ("def run(x):\n    raise KeyboardInterrupt", "KeyboardInterrupt"),
     "os-exit": ("import os\ndef run(x):\n    os._exit(0)", "exited with status 0"),

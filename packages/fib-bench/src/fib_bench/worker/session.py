@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -39,6 +40,7 @@ _MAX_TEXT, _MAX_LINE = 16_000, 120
 _MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _CALLING = messages.Call | messages.ComposePass | messages.LaunchPass | messages.RunCalls
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
+_FOLDERS = re.compile(r'(?<=  File ")/[^"\n]*?(?:/site-packages/|/(?=[^/"\n]*"))')  # of this machine, in a traceback
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -124,10 +126,9 @@ class Session:
         """Serve a request, then run the tamper check."""
         reply = self._answer_alone(request)
         findings = self._watch.findings()
-        if isinstance(request, _CALLING) and self._device.type == "cuda":
-            size = _persisting_bytes()
-            if size != self._set_aside:
-                findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
+        may_set_aside = isinstance(request, _CALLING) and self._device.type == "cuda"
+        if may_set_aside and (size := _persisting_bytes()) != self._set_aside:
+            findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
         problem = f"in its process the solution {'; '.join(findings)}"
         return messages.Failed("tampered", problem[:_MAX_TEXT]) if findings else reply
 
@@ -137,10 +138,8 @@ class Session:
             return self._answer(request) or messages.Done()
         except WrongOutputError as error:
             return messages.Failed(error.kind, str(error)[:_MAX_TEXT])
-        except CannotCapture as error:
-            return messages.Failed("capture", str(error)[:_MAX_TEXT])
-        except BuildError as error:
-            return messages.Failed("build", str(error)[:_MAX_TEXT])
+        except (BuildError, CannotCapture) as error:
+            return messages.Failed("build" if isinstance(error, BuildError) else "capture", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
             return messages.Failed("build" if isinstance(request, messages.Build) else "run", _solution_lines(error))
 
@@ -273,7 +272,7 @@ def _solution_lines(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if not frame.filename.startswith(_OURS)]
     report.stack = traceback.StackSummary.from_list(frames)
-    text = "".join([f"{_first_line(error)}\n", *report.format()])
+    text = _FOLDERS.sub("", "".join([f"{_first_line(error)}\n", *report.format()]))
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT // 2] + "\n...\n" + text[-_MAX_TEXT // 2 :]
 
 
