@@ -37,6 +37,7 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
 ``real``
     The solutions of others, in the folder ``--solutions``, with nothing and with everything compiled; their latencies
     against the sum of CUPTI's kernel times, and their call latencies against a plain loop.
+    ``others.py`` makes such a folder and its data set.
 
 The last eight run only where they are asked for.
 """
