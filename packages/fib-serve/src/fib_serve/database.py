@@ -19,24 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    Column,
-    Connection,
-    Enum,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    create_engine,
-    event,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from .errors import DatabaseUnusable
@@ -73,81 +56,81 @@ class State(StrEnum):
 
 
 PENDING = (State.QUEUED, State.RUNNING)
-metadata = MetaData()
+metadata = sa.MetaData()
 
-users = Table(
+users = sa.Table(
     "users",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", String(40), nullable=False, unique=True),
-    Column("turn_at", Float, nullable=False, default=0.0),  # when a device last took a submission of the user
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(40), nullable=False, unique=True),
+    sa.Column("turn_at", sa.Float, nullable=False, default=0.0),  # when a device last took a submission of the user
 )
 
-tokens = Table(
+tokens = sa.Table(
     "tokens",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
-    Column("scope", String(20), nullable=False),
-    Column("hash", String(64), nullable=False, unique=True),
-    Column("created_at", Float, nullable=False),
-    Column("revoked_at", Float),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False, index=True),
+    sa.Column("scope", sa.String(20), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("revoked_at", sa.Float),
 )
 
-submissions = Table(
+submissions = sa.Table(
     "submissions",
     metadata,
-    Column("number", Integer, primary_key=True),
-    Column("id", String(32), nullable=False, unique=True),
-    Column("user_id", ForeignKey("users.id"), nullable=False),
-    Column("definition", String(200), nullable=False),
-    Column("solution_name", String(200), nullable=False),
-    Column("solution", Text, nullable=False),
-    Column("content_hash", String(64), nullable=False),
-    Column("workloads", JSON(none_as_null=True)),  # uuids; null means all
-    Column("state", Enum(State, native_enum=False, values_callable=list, length=10), nullable=False),
-    Column("error", Text),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("device", String(100)),
-    Column("hardware", String(200)),
-    Column("created_at", Float, nullable=False),
-    Column("finished_at", Float),
-    Column("planned", Integer, nullable=False, default=0),  # public workloads that it runs on
-    Column("passed", Integer, nullable=False, default=0),
-    Column("verdict", String(40)),
-    Column("summary", JSON(none_as_null=True)),  # shown by leaderboards, see `device_worker`
-    Column("is_ranked", Boolean, nullable=False, default=False),
-    Column("score", Float),
-    Column("rejection", Text),  # the reason of a maintainer
-    Index("submissions_queue", "state", "user_id"),
-    Index("submissions_content", "user_id", "content_hash"),
-    Index("submissions_user_number", "user_id", "number"),
-    Index("submissions_user_time", "user_id", "created_at"),
-    Index("submissions_definition_number", "definition", "number"),
-    Index("submissions_rank", "definition", "is_ranked", "hardware", "user_id", "score"),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("id", sa.String(32), nullable=False, unique=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("definition", sa.String(200), nullable=False),
+    sa.Column("solution_name", sa.String(200), nullable=False),
+    sa.Column("solution", sa.Text, nullable=False),
+    sa.Column("content_hash", sa.String(64), nullable=False),
+    sa.Column("workloads", sa.JSON(none_as_null=True)),  # uuids; null means all
+    sa.Column("state", sa.Enum(State, native_enum=False, values_callable=list, length=10), nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("attempts", sa.Integer, nullable=False, default=0),
+    sa.Column("device", sa.String(100)),
+    sa.Column("hardware", sa.String(200)),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("finished_at", sa.Float),
+    sa.Column("planned", sa.Integer, nullable=False, default=0),  # public workloads that it runs on
+    sa.Column("passed", sa.Integer, nullable=False, default=0),
+    sa.Column("verdict", sa.String(40)),
+    sa.Column("summary", sa.JSON(none_as_null=True)),  # shown by leaderboards, see `device_worker`
+    sa.Column("is_ranked", sa.Boolean, nullable=False, default=False),
+    sa.Column("score", sa.Float),
+    sa.Column("rejection", sa.Text),  # the reason of a maintainer
+    sa.Index("submissions_queue", "state", "user_id"),
+    sa.Index("submissions_content", "user_id", "content_hash"),
+    sa.Index("submissions_user_number", "user_id", "number"),
+    sa.Index("submissions_user_time", "user_id", "created_at"),
+    sa.Index("submissions_definition_number", "definition", "number"),
+    sa.Index("submissions_rank", "definition", "is_ranked", "hardware", "user_id", "score"),
 )
 
-results = Table(
+results = sa.Table(
     "results",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("submission_id", ForeignKey("submissions.id"), nullable=False),
-    Column("workload", String(200), nullable=False),
-    Column("is_hidden", Boolean, nullable=False),
-    Column("trace", Text),  # null for hidden workloads, whose traces are only in their files
-    UniqueConstraint("submission_id", "workload", "is_hidden"),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("submission_id", sa.ForeignKey("submissions.id"), nullable=False),
+    sa.Column("workload", sa.String(200), nullable=False),
+    sa.Column("is_hidden", sa.Boolean, nullable=False),
+    sa.Column("trace", sa.Text),  # null for hidden workloads, whose traces are only in their files
+    sa.UniqueConstraint("submission_id", "workload", "is_hidden"),
 )
 
-audit = Table(
+audit = sa.Table(
     "audit",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("at", Float, nullable=False),
-    Column("user", String(40), nullable=False),
-    Column("address", String(100), nullable=False),
-    Column("action", String(40), nullable=False),
-    Column("subject", String(200), nullable=False),
-    Column("detail", Text, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("user", sa.String(40), nullable=False),
+    sa.Column("address", sa.String(100), nullable=False),
+    sa.Column("action", sa.String(40), nullable=False),
+    sa.Column("subject", sa.String(200), nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
 )
 
 
@@ -181,22 +164,22 @@ class Database:
         self.path = path
         self._write_lock = threading.Lock()
         options = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
-        self._engine = create_engine(URL.create("sqlite", database=str(path)), connect_args=options, **_POOL)
-        event.listen(self._engine, "connect", _prepare)
-        event.listen(self._engine, "begin", _begin)
+        self._engine = sa.create_engine(URL.create("sqlite", database=str(path)), connect_args=options, **_POOL)
+        sa.event.listen(self._engine, "connect", _prepare)
+        sa.event.listen(self._engine, "begin", _begin)
         with self.write() as connection:
             metadata.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> Iterator[sa.Connection]:
         """A consistent view, which neither waits for writers nor delays them."""
         with self._engine.connect() as connection:
             yield connection
             connection.rollback()
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> Iterator[sa.Connection]:
         """A transaction that is alone among all writers; it is durable when the block ends, or undone by an error."""
         with self._write_lock, self._engine.connect() as connection:
             connection = connection.execution_options(is_writing=True)
@@ -228,6 +211,6 @@ def _prepare(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     is_writing = connection.get_execution_options().get("is_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

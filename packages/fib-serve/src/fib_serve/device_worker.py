@@ -23,23 +23,11 @@ from fib_schema.hardware import Fit, fit_of
 from fib_schema.trace_facts import CPU_TIMING
 from sqlalchemy.exc import SQLAlchemyError
 
+from . import queue
 from .contest import Catalog, Contest, DeviceState
 from .errors import InvalidSetting, IsolationTooWeak
 from .judges import Judges
-from .queue import (
-    Claim,
-    claim,
-    complete,
-    give_up,
-    is_running,
-    keep_solution,
-    record,
-    recorded,
-    release,
-    requeue_running,
-    traces_of,
-    withdraw,
-)
+from .queue import Claim
 from .settings import Settings
 
 _IDLE_SECONDS = 0.2
@@ -109,7 +97,7 @@ class DeviceWorker:
             self._judges.begin()
             self._register()
             while not self._is_draining.is_set():
-                claimed = claim(self._contest.database, self._name, self._contest.settings.max_running)
+                claimed = queue.claim(self._contest.database, self._name, self._contest.settings.max_running)
                 if claimed is None:
                     self._is_draining.wait(_IDLE_SECONDS)
                     continue
@@ -121,7 +109,7 @@ class DeviceWorker:
 
     def _register(self) -> None:
         with self._contest.database.write() as connection:
-            requeue_running(connection, self._name)  # an earlier run could not return them
+            queue.requeue_running(connection, self._name)  # an earlier run could not return them
         report = check_isolation(self._contest.settings, self._judges)
         hardware = self._judges.environment(self._contest.public.root).hardware
         self._contest.devices.register(DeviceState(name=self._name, hardware=hardware, isolation=report.level))
@@ -130,21 +118,21 @@ class DeviceWorker:
         database, identifier = self._contest.database, claimed.submission.id
         try:
             with self._interruptible(identifier):
-                if self._must_stop.is_set() or not is_running(database, identifier):
+                if self._must_stop.is_set() or not queue.is_running(database, identifier):
                     self._judges.interrupt()  # before it could be
                 evaluate(self._contest, self._judges, claimed)
                 return
         except (JudgeFailed, SQLAlchemyError, OSError) as error:
             failure = error
         except IsolationTooWeak:
-            release(database, claimed, "its worker had too little isolation")
+            queue.release(database, claimed, "its worker had too little isolation")
             raise
         self._judges.interrupt()
         if self._must_stop.is_set():
-            release(database, claimed)
-        elif is_running(database, identifier):
+            queue.release(database, claimed)
+        elif queue.is_running(database, identifier):
             _LOG.error("submission %s: %s", identifier, failure)
-            release(database, claimed, str(failure))
+            queue.release(database, claimed, str(failure))
             self._judges.begin()
             check_isolation(self._contest.settings, self._judges)  # also whether the device is still there
 
@@ -224,7 +212,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
             workloads = _chosen(claimed, catalog)
             if definition is not None and workloads:
                 problems += _run(contest, judges, claimed, catalog, definition, workloads, cache_key)
-                traces.append(list(traces_of(catalog, definition, claimed)))
+                traces.append(list(queue.traces_of(catalog, definition, claimed)))
     if problems:
         _give_up(contest, submission.id, "; ".join(dict.fromkeys(problems)))
         return
@@ -233,15 +221,15 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
     allow_flags = (CPU_TIMING,) if contest.settings.allow_unranked else ()
     standing = _standing_of(known, claimed.solution, public, hidden[0] if hidden else None, allow_flags)
     if hidden and standing["verdict"] != EvaluationStatus.PASSED:
-        withdraw(claimed, contest.public, known, public, standing["verdict"])
+        queue.withdraw(claimed, contest.public, known, public, standing["verdict"])
     standing["is_ranked"] &= submission.workloads is None  # a choice of workloads is for development
-    complete(contest.database, claimed, standing | {"hardware": environment.hardware})
+    queue.complete(contest.database, claimed, standing | {"hardware": environment.hardware})
     _LOG.info("submission %s of %s: %s", submission.id, submission.user, standing["verdict"])
 
 
 def _give_up(contest: Contest, submission: str, reason: str) -> None:
     _LOG.info("submission %s: %s", submission, reason)
-    give_up(contest.database, submission, reason)
+    queue.give_up(contest.database, submission, reason)
 
 
 @contextmanager
@@ -289,16 +277,16 @@ def _run(
     cache_key: str,
 ) -> list[str]:
     """Run what is left to run; returns the reasons for workloads that could not be evaluated."""
-    done = recorded(contest.database, claimed, catalog, definition)
+    done = queue.recorded(contest.database, claimed, catalog, definition)
     pending = [workload for workload in workloads if workload.uuid not in done]
     if not pending:
         return []
-    keep_solution(catalog, definition, claimed.solution)
+    queue.keep_solution(catalog, definition, claimed.solution)
     problems = []
     for event in judges.run(catalog.root, definition, claimed.solution, pending, cache_key):
         if isinstance(event, Evaluated):
             _check_isolation(contest.settings, event.trace)
-            record(contest.database, claimed, catalog, definition, event.trace)
+            queue.record(contest.database, claimed, catalog, definition, event.trace)
         elif isinstance(event, Skipped):
             if event.skip.is_crash:
                 raise JudgeFailed(event.skip.reason)  # the service tries the missing pairs again
@@ -350,11 +338,8 @@ def _standing_of(
 def _entry(
     definition: Definition, solution: Solution, traces: Sequence[Trace], allow_flags: Sequence[str]
 ) -> LeaderboardRow | None:
-    trace_set = TraceSet(
-        definitions={definition.name: definition},
-        solutions={definition.name: [solution]},
-        traces={definition.name: traces},
-    )
+    name = definition.name
+    trace_set = TraceSet(definitions={name: definition}, solutions={name: [solution]}, traces={name: traces})
     return next(iter(leaderboard(trace_set, allow_flags)), None)
 
 

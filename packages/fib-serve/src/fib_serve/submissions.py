@@ -99,21 +99,11 @@ def _check_quota(connection: Connection, settings: Settings, user_id: int) -> No
 
 
 def _insert(connection: Connection, new: NewSubmission) -> int:
-    made = connection.execute(
-        insert(submissions).values(
-            id=new_id(),
-            user_id=new.user_id,
-            definition=new.solution.definition,
-            solution_name=new.solution.name,
-            solution=format_json(new.solution),
-            content_hash=new.content_hash,
-            workloads=None if new.workloads is None else list(new.workloads),
-            planned=new.planned,
-            state=State.QUEUED,
-            created_at=now(),
-        )
-    )
-    return made.lastrowid
+    made, workloads = new.solution, None if new.workloads is None else list(new.workloads)
+    values = {"definition": made.definition, "solution_name": made.name, "solution": format_json(made)}
+    values |= {"content_hash": new.content_hash, "workloads": workloads, "planned": new.planned}
+    values |= {"id": new_id(), "user_id": new.user_id, "state": State.QUEUED, "created_at": now()}
+    return connection.execute(insert(submissions).values(values)).lastrowid
 
 
 def find_submission(connection: Connection, identifier: str) -> Submission:
