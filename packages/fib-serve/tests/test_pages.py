@@ -77,6 +77,15 @@ def test_a_session_ends_with_its_token(client, token, database):
     assert client.get("/v1/devices").status_code == 401
 
 
+def test_many_logins_of_one_token_end_no_session_of_others(client, token):
+    gate, (busy, mine) = client.app.state.gate, (token("alice"), token("bob"))
+    session = gate.open_session(mine)
+    sessions = [gate.open_session(busy) for _ in range(10_000)]
+    assert client.get("/v1/devices", headers={"Cookie": f"{COOKIE}={session}"}).status_code == 200
+    assert sessions[-1] in gate.sessions
+    assert len(gate.sessions) <= 51
+
+
 def test_published_sources_are_for_all_readers(make_client, enter, token):
     identifier = enter("alice", f"{GOOD}# SOURCE")
     page = make_client(publish_sources=True).get(f"/submissions/{identifier}", headers=HTML | bearer(token("bob")))

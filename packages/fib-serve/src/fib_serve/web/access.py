@@ -25,7 +25,7 @@ from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_session"
 _WINDOW_SECONDS = 10
-_MAX_SESSIONS = 10_000
+_MAX_SESSIONS = 50  # of a token: no user ends the logins of others
 _BODIES_AT_ONCE = 2
 _TURNS = 8  # the event loop takes turns: what needs no user, as `/health`, waits for few others
 _MAX_REQUESTS = 200  # of a user at the same time: all users together have 2000 connections
@@ -59,11 +59,12 @@ class Gate:
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def open_session(self, token: str) -> str:
-        """The id of a new session, in place of the oldest if there are too many."""
+        """The id of a new session, in place of the oldest of the token if it has too many."""
         session = secrets.token_urlsafe(32)
         with self._lock:
-            if len(self.sessions) >= _MAX_SESSIONS:
-                del self.sessions[next(iter(self.sessions))]
+            own = [each for each, other in list(self.sessions.items()) if other == token]
+            for oldest in own[: len(own) - _MAX_SESSIONS + 1]:
+                del self.sessions[oldest]
             self.sessions[session] = token
         return session
 
