@@ -5,6 +5,7 @@ import gzip
 import json
 import threading
 from typing import Any
+from urllib.parse import urlencode
 
 import attrs
 import pytest
@@ -16,7 +17,7 @@ from fib_serve.web import api
 from pydantic import TypeAdapter
 from sqlalchemy.exc import OperationalError
 
-from .samples import GOOD, bearer, finish, plain_solution
+from .samples import GOOD, actions_of, bearer, finish, plain_solution
 
 Client = Any
 
@@ -75,6 +76,35 @@ def test_a_revoked_token_is_refused(client, token, database):
     with database.write() as connection:
         revoke_token(connection, list_tokens(connection)[-1]["id"])
     assert client.get("/v1/devices", headers=bearer(revoked)).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/submissions", "/evaluate", "/shutdown", "/leaderboard/double"])
+def test_a_token_that_is_revoked_while_the_body_arrives_changes_nothing(client, token, database, path):
+    def body():
+        with database.write() as connection:
+            revoke_token(connection, list_tokens(connection)[-1]["id"])
+        is_form = path == "/leaderboard/double"
+        fields = {"name": "a", "path": "a.py", "language": "python", "function": "f", "source": "x"}
+        yield (urlencode(fields) if is_form else json.dumps({"solution": plain_solution()})).encode()
+
+    headers = bearer(token("alice", Role.MAINTAINER)) | {"Content-Type": "application/json"}
+    assert_problem(client.post(path, content=body(), headers=headers, follow_redirects=False), 401, "revoked")
+    with database.read() as connection:
+        assert (actions_of(database), list_submissions(connection, 1)) == ([], [])
+
+
+@pytest.mark.parametrize("path", ["/v1/submissions/{}", "/tasks/{}"])
+def test_a_token_that_is_revoked_ends_the_wait_of_its_requests(client, token, database, monkeypatch, path):
+    mine = bearer(token("alice"))
+    made = submit(client, token("bob")).json()["id"]
+
+    def find_and_revoke(connection, identifiers):
+        with database.write() as other:
+            revoke_token(other, 1)
+        return find_submissions(connection, identifiers)
+
+    monkeypatch.setattr(api, "find_submissions", find_and_revoke)
+    assert_problem(client.get(path.format(made) + "?timeout=3", headers=mine), 401, "revoked")
 
 
 def test_a_token_has_the_role_of_its_scope(client, token):

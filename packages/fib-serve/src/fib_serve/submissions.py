@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select,
 from .database import PENDING, Database, State, new_id, now, results, submissions, users
 from .errors import Refused
 from .settings import Settings
+from .users import check_token
 
 _DAY_SECONDS = 86_400.0
 MAX_PAGE = 2 << 20
@@ -48,6 +49,7 @@ class NewSubmission:
     """A submission that is to be accepted."""
 
     user_id: int
+    token_id: int | None = None
     solution: Solution
     """With its final author and a name that is unique to its content."""
     workloads: tuple[str, ...] | None
@@ -69,6 +71,7 @@ def submit(database: Database, settings: Settings, new: NewSubmission) -> tuple[
     It is not if the user has an identical one that is pending, or, unless the new one is forced, that has a result.
     """
     with database.write() as connection:
+        check_token(connection, new.token_id)
         number = _identical(connection, new)
         is_new = number is None
         if number is None:

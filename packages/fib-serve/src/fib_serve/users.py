@@ -43,6 +43,8 @@ class Principal:
     user_id: int
     name: str
     role: Role
+    token_id: int | None = None
+    """None without tokens."""
 
     def may_see(self, owner_id: int) -> bool:
         """Whether sources, logs and traces of a user's submissions may be seen."""
@@ -97,12 +99,19 @@ def authenticate(connection: Connection, text: str) -> Principal | None:
     if not _TOKEN.fullmatch(text):
         return None
     query = (
-        select(users.c.id, users.c.name, tokens.c.scope)
+        select(users.c.id, users.c.name, tokens.c.scope, tokens.c.id.label("token_id"))
         .join(users, users.c.id == tokens.c.user_id)
         .where(tokens.c.hash == _hash(text), tokens.c.revoked_at.is_(None))
     )
     row = connection.execute(query).first()
-    return None if row is None else Principal(row.id, row.name, Role(row.scope))
+    return None if row is None else Principal(row.id, row.name, Role(row.scope), row.token_id)
+
+
+def check_token(connection: Connection, token_id: int | None) -> None:
+    """Refuse a request whose token was revoked while its body arrived, or while it waited."""
+    is_valid = (tokens.c.id == token_id) & tokens.c.revoked_at.is_(None)
+    if token_id is not None and connection.execute(select(tokens.c.id).where(is_valid)).first() is None:
+        raise Refused(401, "the token was revoked meanwhile; ask a maintainer for one")
 
 
 def _hash(token: str) -> str:

@@ -37,7 +37,7 @@ from ..submissions import (
     ranked_hardware,
     submit,
 )
-from ..users import Principal, add_entry
+from ..users import Principal, add_entry, check_token
 from .access import Maintainer, OfContest, User, require_user
 
 router = APIRouter()
@@ -128,6 +128,7 @@ def accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tuple
     total = len(contest.public.workloads[solution.definition])
     new = NewSubmission(
         user_id=principal.user_id,
+        token_id=principal.token_id,
         solution=solution,
         workloads=workloads,
         planned=total if workloads is None else len(workloads),
@@ -288,9 +289,10 @@ async def tasks(request: Request, contest: OfContest, principal: User, body: _Ba
 def shutdown(request: Request, contest: OfContest, principal: Maintainer) -> dict[str, str]:
     """End the contest, after the running evaluations."""
     address = request.client.host if request.client is not None else ""
-    _LOG.warning("shutdown of the service by %s at %s", principal.name, address)
     with contest.database.write() as connection:
+        check_token(connection, principal.token_id)
         add_entry(connection, principal.name, address, "shutdown", "the service", "")
+    _LOG.warning("shutdown of the service by %s at %s", principal.name, address)
     contest.is_draining = True
     contest.stop()
     return {"status": "shutting down"}
@@ -305,12 +307,16 @@ def definition_of(contest: Contest, name: str) -> Definition:
 
 
 async def _wait(
-    contest: Contest, identifiers: Sequence[str], seconds: float, is_enough: Callable[[list[Submission]], bool]
+    contest: Contest,
+    principal: Principal,
+    identifiers: Sequence[str],
+    seconds: float,
+    is_enough: Callable[[list[Submission]], bool],
 ) -> list[Submission]:
     """The submissions with these ids, at the latest after so many seconds, before if that is enough."""
     deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
     while True:
-        found = await run_in_threadpool(_find, contest, identifiers)
+        found = await run_in_threadpool(_find, contest, principal, identifiers)
         left = deadline - time.monotonic()
         if left <= 0 or contest.is_closed or is_enough(found):
             return found
@@ -318,8 +324,9 @@ async def _wait(
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _find(contest: Contest, identifiers: Sequence[str]) -> list[Submission]:
+def _find(contest: Contest, principal: Principal, identifiers: Sequence[str]) -> list[Submission]:
     with contest.database.read() as connection:
+        check_token(connection, principal.token_id)
         return find_submissions(connection, identifiers)
 
 
@@ -331,7 +338,7 @@ async def _tasks(
     def are_final(found: list[Submission]) -> bool:
         return all(each.state.is_final for each in found)
 
-    found = await _wait(contest, list(dict.fromkeys(identifiers)), seconds, are_final)
+    found = await _wait(contest, principal, list(dict.fromkeys(identifiers)), seconds, are_final)
     return await run_in_threadpool(_read_tasks, contest, principal, found, identifiers)
 
 
@@ -378,9 +385,9 @@ def submit_solution(contest: OfContest, principal: User, body: _Submission) -> J
 @router.get("/v1/submissions/{identifier}")
 async def submission(identifier: _Id, contest: OfContest, principal: User, timeout: _Seconds = 0.0) -> dict[str, Any]:
     """A submission; waits at most `timeout` seconds for a change of its state or of the number of results."""
-    before = await run_in_threadpool(_find, contest, [identifier])
+    before = await run_in_threadpool(_find, contest, principal, [identifier])
     is_final = before[0].state.is_final
-    (found,) = await _wait(contest, [identifier], timeout, lambda found: is_final or found != before)
+    (found,) = await _wait(contest, principal, [identifier], timeout, lambda found: is_final or found != before)
     return view_of(found, principal)
 
 
