@@ -9,8 +9,9 @@ import pytest
 from fib_serve.cli.main import main
 from fib_serve.errors import InvalidSetting
 from fib_serve.settings import Settings, make_state
+from fib_serve.submissions import list_submissions
 
-from .samples import actions_of, bearer, write_data_set
+from .samples import GOOD, WRONG, actions_of, bearer, finish, plain_solution, write_data_set
 
 Capture = pytest.CaptureFixture[str]
 
@@ -33,9 +34,24 @@ def test_a_token_from_the_command_line_opens_the_api(data_set, client, database,
     assert actions_of(database) == ["create token", "shutdown", "revoke token"]
 
 
+def test_a_removed_user_has_no_token_no_place_and_nothing_in_the_queue(data_set, client, database, token):
+    mine, again = bearer(token("alice")), bearer(token("alice"))
+    for source in (GOOD, WRONG):
+        client.post("/v1/submissions", json={"solution": plain_solution(source)}, headers=mine)
+    finish(database, data_set)
+    assert run("remove", data_set, "alice", "--reason", "copied") == 0
+    assert [client.get("/v1/devices", headers=each).status_code for each in (mine, again)] == [401, 401]
+    assert client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()["items"] == []
+    with database.read() as connection:
+        found = [(each.state, each.rejection) for each in list_submissions(connection, 9)]
+    assert found == [("failed", "copied"), ("completed", "copied")]
+    assert actions_of(database) == ["remove user"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("remove", "DATA", "nobody", "--reason", "y"), "no user has the name 'nobody'"),
         (("token", "create", "DATA", "--user", "../x"), "use 1 to 39 lower-case letters"),
         (("token", "create", "DATA", "--user", "workloads"), "use 1 to 39"),
         (("token", "create", "NONE", "--user", "a"), "there is no folder"),

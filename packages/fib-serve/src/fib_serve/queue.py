@@ -89,7 +89,7 @@ def release(database: Database, claimed: Claim, failure: str | None = None) -> N
         if attempts is None:
             return  # it has ended meanwhile
         if failure is not None and attempts >= MAX_ATTEMPTS:
-            fail(connection, claimed.submission.id, f"{attempts} attempts failed, the last one because {failure}")
+            fail(connection, chosen, f"{attempts} attempts failed, the last one because {failure}")
             return
         values = {"state": State.QUEUED, "attempts": attempts - (failure is None)}
         connection.execute(update(submissions).where(chosen).values(**values))
@@ -218,7 +218,7 @@ def complete(database: Database, claimed: Claim, values: Mapping[str, Any]) -> N
 def give_up(database: Database, submission: str, error: str) -> None:
     """End a submission that could not be evaluated."""
     with database.write() as connection:
-        fail(connection, submission, error)
+        fail(connection, submissions.c.id == submission, error)
 
 
 # -- the start ---------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import attrs
 from fib_schema import Solution, format_json, parse_json
 from fib_schema.display import counted
 from fib_schema.solution import framed
-from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, insert, or_, select, update
 
-from .database import PENDING, Database, State, new_id, now, results, submissions, users
+from .database import PENDING, Database, State, new_id, now, results, submissions, tokens, users
 from .errors import Refused
 from .settings import Settings
 from .users import check_token
@@ -224,16 +224,28 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
 def reject(connection: Connection, identifier: str, reason: str) -> None:
     """Reject a result, which does not rank any more, or a pending submission, which fails."""
     find_submission(connection, identifier)
-    fail(connection, identifier, f"rejected: {reason}")
-    chosen = submissions.c.id == identifier
+    _reject(connection, submissions.c.id == identifier, reason)
+
+
+def remove_user(connection: Connection, name: str, reason: str) -> None:
+    """Revoke all tokens of a user, and reject all submissions that are not rejected yet."""
+    user_id = connection.execute(select(users.c.id).where(users.c.name == name)).scalar()
+    if user_id is None:
+        raise Refused(404, f"no user has the name {name!r}")
+    is_valid = (tokens.c.user_id == user_id) & tokens.c.revoked_at.is_(None)
+    connection.execute(update(tokens).where(is_valid).values(revoked_at=now()))
+    _reject(connection, (submissions.c.user_id == user_id) & submissions.c.rejection.is_(None), reason)
+
+
+def _reject(connection: Connection, chosen: ColumnElement[bool], reason: str) -> None:
+    fail(connection, chosen, f"rejected: {reason}")
     connection.execute(update(submissions).where(chosen).values(rejection=reason, is_ranked=False))
 
 
-def fail(connection: Connection, identifier: str, error: str) -> None:
-    """End a pending submission without a result."""
-    chosen = (submissions.c.id == identifier) & submissions.c.state.in_(PENDING)
+def fail(connection: Connection, chosen: ColumnElement[bool], error: str) -> None:
+    """End pending submissions without a result."""
     values = {"state": State.FAILED, "error": _shortened(error), "finished_at": now()}
-    connection.execute(update(submissions).where(chosen).values(values))
+    connection.execute(update(submissions).where(chosen, submissions.c.state.in_(PENDING)).values(values))
 
 
 def _shortened(text: str) -> str:

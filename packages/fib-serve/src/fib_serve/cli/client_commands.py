@@ -171,7 +171,7 @@ def _definitions(client: Client, _: argparse.Namespace) -> int:
 def _leaderboard(client: Client, arguments: argparse.Namespace) -> int:
     found = enumerate(client.leaderboard(arguments.definition), 1)
     rows = [{**attrs.asdict(each), "rank": rank, "speedup": _speedup(each)} for rank, each in found]
-    print_table(("rank", "user", "solution", "speedup"), rows)
+    print_table(("rank", "user", "solution", "speedup", "id"), rows)
     return 0
 
 

@@ -14,6 +14,7 @@ from .client_commands import add_client
 _OF_SERVER = {
     "run": "start the service: API, queue, devices and pages",
     "token": "create, list and revoke tokens",
+    "remove": "remove a user: revoke the tokens, and reject the submissions",
     "reject": "reject a submission: it stays visible, and does not rank",
 }
 """The commands that need the extra `server`."""

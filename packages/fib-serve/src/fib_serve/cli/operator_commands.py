@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from ..database import Database
 from ..errors import InvalidSetting
 from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, default_state, make_state
-from ..submissions import reject
+from ..submissions import reject, remove_user
 from ..users import Role, add_entry, create_token, list_tokens, revoke_token
 from .client_commands import Commands, print_table, say
 
@@ -52,8 +52,15 @@ def declare_token(token: CommandParser) -> None:
 def declare_reject(parser: CommandParser) -> None:
     """Declare the command ``reject``."""
     _declare(parser, _reject)
-    parser.add_argument("submission")
-    parser.add_argument("--reason", required=True)
+    parser.add_argument("submission", metavar="ID", help="its page and `fib-serve leaderboard` show the id")
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown to everybody")
+
+
+def declare_remove(parser: CommandParser) -> None:
+    """Declare the command ``remove``."""
+    _declare(parser, _remove)
+    parser.add_argument("user", metavar="USER")
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown to everybody")
 
 
 def _add(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], text: str) -> CommandParser:
@@ -220,4 +227,11 @@ def _reject(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as connection:
         reject(connection, arguments.submission, arguments.reason)
         _log(connection, "reject", arguments.submission, arguments.reason)
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    with _opened(arguments) as connection:
+        remove_user(connection, arguments.user, arguments.reason)
+        _log(connection, "remove user", arguments.user, arguments.reason)
     return 0
