@@ -3,14 +3,16 @@
 import re
 from datetime import UTC, datetime
 
+import attrs
 import pytest
 from fib_serve.device_worker import DeviceState
 from fib_serve.queue import claim, complete, give_up
+from fib_serve.service import prepare
 from fib_serve.submissions import get_solution, reject
 from fib_serve.users import Role, list_tokens, revoke_token
 from fib_serve.web.access import COOKIE
 
-from .samples import GOOD, actions_of, bearer, finish, plain_solution
+from .samples import GOOD, actions_of, bearer, finish, plain_solution, write_data_set
 
 HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
 HTML = {"Accept": "text/html"}
@@ -90,6 +92,21 @@ def test_published_sources_are_for_all_readers(make_client, enter, token):
     identifier = enter("alice", f"{GOOD}# SOURCE")
     page = make_client(publish_sources=True).get(f"/submissions/{identifier}", headers=HTML | bearer(token("bob")))
     assert "# SOURCE" in page.text
+
+
+@pytest.mark.parametrize("sizes", [(), (300,)])
+def test_a_definition_without_hidden_workloads_shows_and_ranks_by_public_ones(
+    make_client, enter, token, tmp_path, sizes, database, settings, caplog
+):
+    hidden = str(write_data_set(tmp_path / "hidden", "secret", sizes))
+    prepare(attrs.evolve(settings, hidden=hidden), database)
+    assert ("without hidden workloads rank by public ones: double" in caplog.text) is (not sizes)
+    client = make_client(hidden=hidden)
+    identifier = enter("alice")
+    for path in ("/leaderboard", "/leaderboard/double", "/submissions", f"/submissions/{identifier}"):
+        page = client.get(path, headers=HTML | bearer(token("alice"))).text
+        assert (not sizes or path.endswith(identifier)) == ("2.00x" in page), path
+        assert bool(sizes) == ("idden workloads" in page) or path == "/submissions"
 
 
 def test_public_pages_need_no_token_and_show_no_sources(make_client, enter):

@@ -173,6 +173,11 @@ class Contest:
         """The public data set."""
         return self.catalogs[0]
 
+    @property
+    def hidden_definitions(self) -> frozenset[str]:
+        """The definitions with hidden workloads, which alone rank; others rank by their public ones."""
+        return frozenset(name for catalog in self.catalogs[1:] for name, found in catalog.workloads.items() if found)
+
     def configs(self, device: str, concurrency: int | None = None) -> Mapping[Path, BenchmarkConfig]:
         """The settings of the judges of a device, by data set."""
         own = {"device": device, "concurrency": concurrency}

@@ -73,7 +73,10 @@ def prepare(settings: Settings, database: Database) -> Contest:
     if lost := reconcile(database, catalogs):
         _LOG.error("%s have no trace in the data set any more: restore its files", counted(lost, "result"))
     local = None if settings.has_auth else local_principal(database)
-    return Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    contest = Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    if settings.hidden is not None and (others := contest.public.definitions.keys() - contest.hidden_definitions):
+        _LOG.warning("definitions without hidden workloads rank by public ones: %s", ", ".join(sorted(others)))
+    return contest
 
 
 class _Process:

@@ -76,6 +76,7 @@ def leaderboards(
     settings = contest.settings
     deadline = None if settings.deadline is None else settings.deadline.timestamp()
     fields: dict[str, Any] = {"search": search, "rules": settings.rules, "deadline": deadline, "rows": rows}
+    fields["count"] = len(contest.public.definitions)
     return _page(request, viewer, "leaderboards.html", settings.title, is_over=settings.is_over, **fields)
 
 
@@ -245,12 +246,12 @@ def _form(request: Request) -> dict[str, str]:
 def _page(
     request: Request, principal: Principal | None, template: str, title: str, status: int = 200, **fields: Any
 ) -> Response:
-    settings = contest_of(request).settings
+    contest, settings = contest_of(request), contest_of(request).settings
     shared = {
         "title": title,
         "principal": principal,
         "has_auth": settings.has_auth,
-        "has_hidden": settings.hidden is not None,
+        "hidden": contest.hidden_definitions,
         "allow_unranked": settings.allow_unranked,
         "changes": None,
         "base_url": str(request.base_url).rstrip("/"),
