@@ -64,8 +64,11 @@ def test_a_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client, t
 
 def test_a_request_with_the_cookie_comes_from_this_site(client, token, database, caplog):
     client.post("/login", data={"token": token("root", Role.MAINTAINER)})
-    for headers in ({}, {"Origin": "null"}, {"Origin": "http://testserver:8001"}, {"Origin": "https://evil.example"}):
-        assert client.post("/shutdown", headers=headers).status_code == 403
+    for origin in ("null", "http://testserver:8001", "https://evil.example", "http://[", "http://a]b"):
+        refused = client.post("/shutdown", headers={"Origin": origin})
+        assert refused.status_code == 403, origin
+        assert f"Origin {origin!r} is not the Host 'testserver'; a reverse proxy must" in refused.json()["detail"]
+    assert client.post("/shutdown").status_code == 403
     assert client.get("/v1/devices", headers={"Origin": "http://testserver:8001"}).status_code == 403
     assert client.post("/shutdown", headers={"Origin": "http://testserver"}).status_code == 200
     assert actions_of(database) == ["shutdown"]

@@ -74,6 +74,11 @@ class Settings:
             raise InvalidSetting("--no-auth", problem)
         if self.hidden is not None and _overlap(Path(self.hidden), Path(self.dataset)):
             raise InvalidSetting("--hidden", "the folder must lie outside of the data set, which is public")
+        for address in (self.proxy or "127.0.0.1").split(","):
+            try:
+                ipaddress.ip_network(address.strip())
+            except ValueError as error:
+                raise InvalidSetting("--proxy", f"{address!r} is not an address, such as 127.0.0.1") from error
         self._check_devices()
         self._check_executor()
         for name in ("submission_seconds", "max_running", "max_per_day"):

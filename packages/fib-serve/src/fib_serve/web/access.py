@@ -153,8 +153,12 @@ def check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is None and COOKIE in request.cookies and request.method not in _SAFE_METHODS:
         raise Refused(403, "a request with the cookie of the pages needs the header Origin; programs send a token")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Refused(403, "the request was sent by another site")
+    host = request.headers.get("host", "")
+    if origin is not None and origin.partition("://")[2] != host:
+        names = f"Origin {origin[:100]!r} is not the Host {host[:100]!r}"
+        raise Refused(
+            403, f"the request was sent by another site: {names}; a reverse proxy must pass Host on unchanged"
+        )
 
 
 def _check_site(request: Request) -> None:
