@@ -103,7 +103,7 @@ def test_a_token_that_is_revoked_ends_the_wait_of_its_requests(client, token, da
             revoke_token(other, 1)
         return find_submissions(connection, identifiers)
 
-    monkeypatch.setattr(api, "find_submissions", find_and_revoke)
+    monkeypatch.setattr(api.store, "find_submissions", find_and_revoke)
     assert_problem(client.get(path.format(made) + "?timeout=3", headers=mine), 401, "revoked")
 
 
@@ -208,7 +208,7 @@ def test_a_request_waits_for_a_change_of_a_submission(client, token, database, m
         claim(database, "cpu", 2)
         return found
 
-    monkeypatch.setattr(api, "find_submissions", read_and_claim)
+    monkeypatch.setattr(api.store, "find_submissions", read_and_claim)
     found = client.get(f"/v1/submissions/{made['id']}?timeout=600", headers=mine).json()
     assert (made["state"], found["state"]) == ("queued", "running")
 
@@ -239,7 +239,7 @@ def test_a_batch_names_a_task_many_times_and_reads_it_once(client, token, databa
     made = submit(client, token("alice")).json()["id"]
     finish(database, settings.dataset, log="l" * 9000)
     read = []
-    monkeypatch.setattr(api, "list_traces", lambda *given: read.append(given[1]) or list_traces(*given))
+    monkeypatch.setattr(api.store, "list_traces", lambda *given: read.append(given[1]) or list_traces(*given))
     body = {"task_ids": [made] * 100}
     found = client.post("/tasks/batch", json=body, headers=bearer(token("alice"))).json()
     assert (len(found), read) == (100, [made])
@@ -467,7 +467,7 @@ def test_a_failure_of_the_service_reveals_nothing(client, token, database, monke
     def fail(*_):
         raise RuntimeError("SECRET")
 
-    monkeypatch.setattr("fib_serve.web.api.find_submissions", fail)
+    monkeypatch.setattr("fib_serve.submissions.find_submissions", fail)
     answer = client.get(f"/v1/submissions/{'0' * 32}", headers=bearer(token("alice")))
     assert_problem(answer, 500, "the service has failed")
     assert "SECRET" not in answer.text

@@ -103,7 +103,7 @@ def _check_quota(connection: Connection, settings: Settings, user_id: int) -> No
 
 def _insert(connection: Connection, new: NewSubmission) -> int:
     made, workloads = new.solution, None if new.workloads is None else list(new.workloads)
-    values = {"definition": made.definition, "solution_name": made.name, "solution": format_json(made)}
+    values: dict[str, Any] = {"definition": made.definition, "solution_name": made.name, "solution": format_json(made)}
     values |= {"content_hash": new.content_hash, "workloads": workloads, "planned": new.planned}
     values |= {"id": new_id(), "user_id": new.user_id, "state": State.QUEUED, "created_at": now()}
     return connection.execute(insert(submissions).values(values)).lastrowid

@@ -43,8 +43,7 @@ class Principal:
     user_id: int
     name: str
     role: Role
-    token_id: int | None = None
-    """None without tokens."""
+    token_id: int | None = None  # None without tokens
 
     def may_see(self, owner_id: int) -> bool:
         """Whether sources, logs and traces of a user's submissions may be seen."""

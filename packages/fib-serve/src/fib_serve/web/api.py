@@ -23,20 +23,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from .. import __version__
+from .. import submissions as store
 from ..contest import Contest
 from ..database import LARGEST_ID, State, iso_time
 from ..errors import Refused
-from ..submissions import (
-    NewSubmission,
-    Submission,
-    count_by_state,
-    find_submission,
-    find_submissions,
-    list_traces,
-    ranked,
-    ranked_hardware,
-    submit,
-)
+from ..submissions import NewSubmission, Submission
 from ..users import Principal, add_entry, check_token
 from .access import Maintainer, OfContest, User, require_user
 
@@ -60,6 +51,7 @@ _TIMES = ("created_at", "finished_at")
 _Name: TypeAlias = Annotated[str, Field(max_length=1000)]
 """An identifier in a request. The bound also refuses halves of surrogate pairs, which no answer can quote."""
 _Workloads: TypeAlias = Annotated[list[_Name], Field(max_length=10_000, fail_fast=True)]
+_IsEnough: TypeAlias = Callable[[list[Submission]], bool]
 _Seconds: TypeAlias = Annotated[float, Query(ge=0, le=_LONGEST_WAIT)]
 _Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id of a submission")]
 
@@ -134,7 +126,7 @@ def accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tuple
         planned=total if workloads is None else len(workloads),
         is_forced=body.force,
     )
-    return submit(contest.database, contest.settings, new)
+    return store.submit(contest.database, contest.settings, new)
 
 
 def _check_size(plain: Mapping[str, Any]) -> None:
@@ -216,7 +208,7 @@ def index(request: Request) -> Response:
 def health(contest: OfContest) -> dict[str, Any]:
     """Whether the service answers, its workers, and the number of queued submissions; needs no token."""
     with contest.database.read() as connection:
-        counts = count_by_state(connection)
+        counts = store.count_by_state(connection)
     workers = [{"device": device.name, "healthy": device.problem is None} for device in contest.devices.all()]
     return {"status": "ok", "workers": workers, "queue_size": counts[State.QUEUED]}
 
@@ -307,11 +299,7 @@ def definition_of(contest: Contest, name: str) -> Definition:
 
 
 async def _wait(
-    contest: Contest,
-    principal: Principal,
-    identifiers: Sequence[str],
-    seconds: float,
-    is_enough: Callable[[list[Submission]], bool],
+    contest: Contest, principal: Principal, identifiers: Sequence[str], seconds: float, is_enough: _IsEnough
 ) -> list[Submission]:
     """The submissions with these ids, at the latest after so many seconds, before if that is enough."""
     deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
@@ -327,7 +315,7 @@ async def _wait(
 def _find(contest: Contest, principal: Principal, identifiers: Sequence[str]) -> list[Submission]:
     with contest.database.read() as connection:
         check_token(connection, principal.token_id)
-        return find_submissions(connection, identifiers)
+        return store.find_submissions(connection, identifiers)
 
 
 async def _tasks(
@@ -350,7 +338,7 @@ def _read_tasks(
     for submission in found:
         may_see = principal.may_see(submission.user_id)
         with contest.database.read() as connection:
-            lines, _ = list_traces(connection, submission.id, 0, _MAX_TRACES if may_see else 0, _MAX_ANSWER)
+            lines, _ = store.list_traces(connection, submission.id, 0, _MAX_TRACES if may_see else 0, _MAX_ANSWER)
         size += times[submission.id] * sum(map(len, lines))
         if size >= _MAX_ANSWER:
             problem = f"traces of these tasks have more than {_MAX_ANSWER} characters, the limit of an answer"
@@ -397,9 +385,9 @@ def traces(
 ) -> dict[str, Any]:
     """The traces of a submission on public workloads. Logs in them are output of the solution: do not trust them."""
     with contest.database.read() as connection:
-        if not principal.may_see(find_submission(connection, identifier).user_id):
+        if not principal.may_see(store.find_submission(connection, identifier).user_id):
             raise Refused(403, "this submission belongs to another user; only that user and maintainers read traces")
-        found, following = list_traces(connection, identifier, cursor, _PAGE)
+        found, following = store.list_traces(connection, identifier, cursor, _PAGE)
     return {"items": [json.loads(line) for line in found], "next_cursor": following}
 
 
@@ -410,8 +398,8 @@ def leaderboard(
     """The best ranked submission of each user, the best first, up to 500."""
     definition_of(contest, definition)
     with contest.database.read() as connection:
-        chosen = hardware or next(iter(ranked_hardware(connection, definition)), "")
-        found = ranked(connection, definition, chosen)
+        chosen = hardware or next(iter(store.ranked_hardware(connection, definition)), "")
+        found = store.ranked(connection, definition, chosen)
     items = [{"rank": place, "submission": view_of(each, principal)} for place, each in enumerate(found, 1)]
     return {"definition": definition, "hardware": chosen, "items": items}
 

@@ -22,22 +22,12 @@ from fib_schema.trace_facts import shown_latency_of
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from .. import submissions as store
 from ..contest import Contest
 from ..database import LARGEST_ID
 from ..errors import Refused
 from ..starter import signature_of, starter_of
-from ..submissions import (
-    Record,
-    Submission,
-    count_by_state,
-    find_submission,
-    get_solution,
-    list_submissions,
-    list_traces,
-    ranked,
-    ranked_hardware,
-    records,
-)
+from ..submissions import Record, Submission
 from ..users import Principal
 from .access import COOKIE, Gate, OfContest, User, Viewer, check_origin, contest_of
 from .api import SubmitRequest, accept, definition_of, view_of
@@ -70,8 +60,8 @@ def leaderboards(
         for name, definition in contest.public.definitions.items():
             if search.lower() not in f"{name} {definition.op_type} {definition.description}".lower():
                 continue
-            hardware = next(iter(ranked_hardware(connection, name)), "")
-            best = next(iter(ranked(connection, name, hardware, 1)), None)
+            hardware = next(iter(store.ranked_hardware(connection, name)), "")
+            best = next(iter(store.ranked(connection, name, hardware, 1)), None)
             rows.append({"name": name, "op_type": definition.op_type, "best": best})
     settings = contest.settings
     deadline = None if settings.deadline is None else settings.deadline.timestamp()
@@ -91,11 +81,11 @@ def leaderboard(
     """The leaderboard of a definition."""
     found = definition_of(contest, definition)
     with contest.database.read() as connection:
-        devices = ranked_hardware(connection, definition)
+        devices = store.ranked_hardware(connection, definition)
         chosen = hardware or next(iter(devices), "")
-        items = ranked(connection, definition, chosen)
-        newest = list_submissions(connection, _NEWEST, definition=definition)
-        history = _history_of(records(connection, definition, chosen, _LIMIT))
+        items = store.ranked(connection, definition, chosen)
+        newest = store.list_submissions(connection, _NEWEST, definition=definition)
+        history = _history_of(store.records(connection, definition, chosen, _LIMIT))
     fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items}
     fields |= _task_of(contest, found, viewer)
     fields |= {"definition": found, "newest": newest, "history": history}
@@ -172,8 +162,8 @@ def submissions(
 ) -> Response:
     """All submissions and the devices, or the submissions of a user."""
     with contest.database.read() as connection:
-        items = list_submissions(connection, _LIMIT, before=cursor, user=user)
-        counts = count_by_state(connection)
+        items = store.list_submissions(connection, _LIMIT, before=cursor, user=user)
+        counts = store.count_by_state(connection)
     following = items[-1].number if len(items) == _LIMIT else None
     fields: dict[str, Any] = {"items": items, "following": following, "user": user, "counts": counts}
     fields["devices"] = contest.devices.all()
@@ -185,15 +175,15 @@ def submission(identifier: str, request: Request, contest: OfContest, viewer: Vi
     """A submission with its timings, and for those who may see them with its log and source."""
     rows = files = following = None
     with contest.database.read() as connection:
-        found = find_submission(connection, identifier)
+        found = store.find_submission(connection, identifier)
         may_see = viewer is not None and viewer.may_see(found.user_id)
         if may_see:
-            lines, following = list_traces(connection, identifier, 0, _MAX_TRACES)
+            lines, following = store.list_traces(connection, identifier, 0, _MAX_TRACES)
             logs = _Excerpts(_MAX_LOG, _MAX_LOGS)
             rows = [_workload_row(parse_json(line, Trace), logs) for line in lines]
         if may_see or contest.settings.publish_sources:
             texts = _Excerpts(_MAX_SOURCE, _MAX_SOURCES)
-            sources = get_solution(connection, identifier).sources
+            sources = store.get_solution(connection, identifier).sources
             files = [(source.path, texts.of(source.content)) for source in sources]
     fields: dict[str, Any] = {"submission": found, "view": view_of(found, viewer), "rows": rows, "files": files}
     fields["is_cut"] = following is not None
