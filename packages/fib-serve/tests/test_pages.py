@@ -104,8 +104,7 @@ def test_a_definition_without_hidden_workloads_shows_and_ranks_by_public_ones(
     hidden = str(write_data_set(tmp_path / "hidden", "secret", sizes))
     prepare(attrs.evolve(settings, hidden=hidden), database)
     assert ("without hidden workloads rank by public ones: double" in caplog.text) is (not sizes)
-    client = make_client(hidden=hidden)
-    identifier = enter("alice")
+    client, identifier = make_client(hidden=hidden), enter("alice")
     for path in ("/leaderboard", "/leaderboard/double", "/submissions", f"/submissions/{identifier}"):
         page = client.get(path, headers=HTML | bearer(token("alice"))).text
         assert (not sizes or path.endswith(identifier)) == ("2.00x" in page), path
