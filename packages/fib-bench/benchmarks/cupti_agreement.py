@@ -71,22 +71,25 @@ def real(bench: Bench) -> None:
 
     They are read from the files of a folder, and each gets up to three workloads of different sizes.
     """
-    solutions = [parse_json(path.read_bytes(), Solution) for path in sorted(bench.solutions.rglob("*.json"))]
+    solutions: dict[str, list[Solution]] = {}
+    for path in sorted(bench.solutions.rglob("*.json")):
+        solution = parse_json(path.read_bytes(), Solution)
+        solutions.setdefault(solution.definition, []).append(solution)
     functions: list[_Function] = []
     plans: list[DefinitionPlan] = []
 
     def name_of(definition: str, solution: str | None, workload: Workload) -> str:
         return f"{definition}, {solution}, {workload.uuid[:8]}"
 
-    for solution in solutions:
-        if (definition := bench.data_set.definitions.get(solution.definition)) is None:
-            bench.report.say(f"- {solution.name}: the data set has no definition {solution.definition!r}")
+    for definition_name, some in solutions.items():
+        if (definition := bench.data_set.definitions.get(definition_name)) is None:
+            bench.report.say(f"- {some[0].name}: the data set has no definition {definition_name!r}")
             continue
-        workloads = [trace.workload for trace in bench.data_set.workloads.get(definition.name, [])]
+        workloads = [trace.workload for trace in bench.data_set.workloads.get(definition_name, [])]
         chosen = spread(workloads, volume)[:_REAL_WORKLOADS]
-        plans.append(plan_of(definition, [solution], chosen))
-        for workload in chosen:
-            name = name_of(definition.name, solution.name, workload)
+        plans.append(plan_of(definition, some, chosen))  # one, so that the reference answers once
+        for solution, workload in itertools.product(some, chosen):
+            name = name_of(definition_name, solution.name, workload)
             functions.append(_Function(name, definition, solution, workload))
     budget, traces = Budget(bench.budget_seconds), dict[str, Trace]()
     for state in ("nothing", "everything"):
