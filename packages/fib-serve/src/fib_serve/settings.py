@@ -78,7 +78,7 @@ class Settings:
             try:
                 ipaddress.ip_network(address.strip())
             except ValueError as error:
-                raise InvalidSetting("--proxy", f"{address!r} is not an address, such as 127.0.0.1") from error
+                raise InvalidSetting("--proxy", f"{address!r} is no address or network, such as 127.0.0.1") from error
         self._check_devices()
         self._check_executor()
         for name in ("submission_seconds", "max_running", "max_per_day"):

@@ -64,7 +64,7 @@ class Gate:
         with self._lock:
             own = [each for each, other in list(self.sessions.items()) if other == token]
             for oldest in own[: len(own) - _MAX_SESSIONS + 1]:
-                del self.sessions[oldest]
+                self.sessions.pop(oldest, None)  # a logout may have been faster
             self.sessions[session] = token
         return session
 
@@ -154,7 +154,7 @@ def check_origin(request: Request) -> None:
     if origin is None and COOKIE in request.cookies and request.method not in _SAFE_METHODS:
         raise Refused(403, "a request with the cookie of the pages needs the header Origin; programs send a token")
     host = request.headers.get("host", "")
-    if origin is not None and origin.partition("://")[2] != host:
+    if origin is not None and (not host or origin.partition("://")[2] != host):
         names = f"Origin {origin[:100]!r} is not the Host {host[:100]!r}"
         raise Refused(
             403, f"the request was sent by another site: {names}; a reverse proxy must pass Host on unchanged"
