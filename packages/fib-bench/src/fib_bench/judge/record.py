@@ -27,6 +27,7 @@ _FRAME = re.compile(r'  File "(?P<path>[^"]*)", line \d+,? in (?P<is_start>_star
 _PACKAGES = tuple(f"{folder}/" for folder in (Path(__file__).parents[1], *fib_compile.__path__))
 _INTERPRETER = ("Objects/", "Python/", "Modules/", "./Include/", "./signal/", "./nptl/", "../sysdeps/", "<frozen ")
 _HARNESS = (*_PACKAGES, *_INTERPRETER)
+_FOLDERS = re.compile(r'(?<=  File ")/[^"\n]*?(?:/site-packages/|/(?=[^/"\n]*"))')  # of this machine, in a stack
 """The beginnings of paths in the stacks of Python's and of tvm-ffi's handlers of signals."""
 _TIMINGS = ("timing", "reference_timing")
 
@@ -152,9 +153,9 @@ def status_of(lost: WorkerLost) -> EvaluationStatus:
 
 
 def log_of(message: str, worker: Worker) -> str:
-    """A message with the output of the worker."""
+    """A message with the output of the worker, without folders of this machine in stacks."""
     printed = without_harness_frames(worker.printed())
-    return f"{message}\n--- printed by the worker ---\n{printed}" if printed else message
+    return _FOLDERS.sub("", f"{message}\n--- printed by the worker ---\n{printed}" if printed else message)
 
 
 def without_harness_frames(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
-import re
 import signal
 import socket
 import sys
@@ -40,7 +39,6 @@ _MAX_TEXT, _MAX_LINE = 16_000, 120
 _MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _CALLING = messages.Call | messages.ComposePass | messages.LaunchPass | messages.RunCalls
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
-_FOLDERS = re.compile(r'(?<=  File ")/[^"\n]*?(?:/site-packages/|/(?=[^/"\n]*"))')  # of this machine, in a traceback
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -272,7 +270,7 @@ def _solution_lines(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if not frame.filename.startswith(_OURS)]
     report.stack = traceback.StackSummary.from_list(frames)
-    text = _FOLDERS.sub("", "".join([f"{_first_line(error)}\n", *report.format()]))
+    text = "".join([f"{_first_line(error)}\n", *report.format()])
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT // 2] + "\n...\n" + text[-_MAX_TEXT // 2 :]
 
 
