@@ -55,7 +55,7 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 """By which honest calls may take longer in the order *fresh*: the device has had no time to load their code while it
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
-_SYSTEMATIC_NS, _EMPTY_CALL_NS = 200.0, 50.0  # for differences between processes, as equal code has; no function
+_SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARES = 5.0, {Order.COLD: 0.7, Order.FRESH: 0.5}
 """Of a least call, which reads from memory; in *fresh* inputs lie in the cache. A lower latency is impossible."""
 _TOLD_BYTES = 1 << 20  # of inputs and outputs; to write more takes passes of *fresh* without calls some time
@@ -215,7 +215,7 @@ class Timer:
             if not self._is_precise(launch, order):
                 self._sample_nothing(order)
                 self._sample_calls(launch, order)
-        if self._is_trusted and self._is_cuda:
+        for _ in range(max(1, _ENOUGH_OTHER // self.passes.calls) if self._is_trusted and self._is_cuda else 0):
             self._sample_nothing(Order.FRESH)
             if len(self._least) < _ENOUGH_NOTHING:
                 since = time.monotonic()
