@@ -4,8 +4,8 @@ A function is evaluated first, without CUPTI. Then this file runs as a process o
 after other memory was read into the cache, with CUPTI's kernel activity, and in a loop that waits for each call, less
 what that takes without one. A small kernel ends both turns, as the digest ends a call: a wait for an idle device takes
 the host 11 us on an H200, most of which a call's work would hide. Copies between host and device are left out of
-CUPTI's sum: they belong to reads, which replays have from before. Like a judge's, calls take turns with several copies
-of the arguments: where all calls use the same, their addresses stay in the device's translation buffers.
+CUPTI's sum: replays have what was read from before, and what was sent on the device. Like a judge's, calls take turns
+with several copies of the arguments: where all use the same, their addresses stay in the device's translation buffers.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def real(bench: Bench) -> None:
     plans: list[DefinitionPlan] = []
 
     def name_of(definition: str, solution: str | None, workload: Workload) -> str:
-        return f"{definition}, {solution}, {workload.uuid[:8]}"
+        return f"{definition}, {solution}, {workload.uuid}"
 
     for definition_name, some in solutions.items():
         if (definition := bench.data_set.definitions.get(definition_name)) is None:
-            bench.report.say(f"- {some[0].name}: the data set has no definition {definition_name!r}")
+            bench.report.say(f"- {len(some)} solutions: the data set has no definition {definition_name!r}")
             continue
         workloads = [trace.workload for trace in bench.data_set.workloads.get(definition_name, [])]
         chosen = spread(workloads, volume)[:_REAL_WORKLOADS]

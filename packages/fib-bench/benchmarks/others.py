@@ -3,7 +3,7 @@
     python others.py CLONES DATASET OUT
 
 ``others.toml`` lists the solutions and says by which rule they were chosen. Each file is read at its commit from clones
-(``CLONES/owner+name/repo`` or ``CLONES/owner/name``); nothing of them is in this repository. OUT gets ``solutions`` and
+(``CLONES/owner/name``); nothing of them is in this repository. OUT gets ``solutions`` and
 ``dataset``: definitions of DATASET, or derived from them by other constants, with up to three workloads each. These are
 recorded ones where DATASET has some, small, large and middle; otherwise of the sizes of `published_set`, with random
 inputs and the scalars that users of a definition have. Problems in KernelBench's form have their own inputs.
@@ -70,9 +70,8 @@ class Entry:
 
     def read(self, clones: Path, path: str) -> str:
         """The text of a file at the commit."""
-        folders = clones / self.repository.replace("/", "+") / "repo", clones / self.repository
-        clone = next((folder for folder in folders if folder.is_dir()), None)
-        if clone is None:
+        clone = clones / self.repository
+        if not clone.is_dir():
             raise FileNotFoundError(f"no clone of {self.repository} in {clones}")
         command = ["git", "-C", str(clone), "show", f"{self.commit}:{path}"]
         run = subprocess.run(command, capture_output=True, check=False)
