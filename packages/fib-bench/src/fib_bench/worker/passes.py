@@ -43,7 +43,7 @@ _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MOST_RESERVED_BYTES = 8 << 30  # beside the memory of captured calls, which is their own
 _MOST_NODES, _COPY_NODES = 1 << 14, 32
-"""Nodes of a pass, a copy or fill as so many: a launch of more waits in a queue, so for calls, so for the judge."""
+"""Of a pass, a copy or fill as so many. A launch of more waits for calls, which wait for the judge."""
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
