@@ -186,6 +186,30 @@ def test_nothing_below_the_least_call_is_published(make_timer):
     assert {on_cpu.measurement().call_ns, *on_cpu.measurement().samples_ns} == {50.0}  # an empty Python function
 
 
+@pytest.mark.parametrize(("is_compared", "confirmed"), [(False, 1), (True, 0)])
+def test_recorded_reads_are_confirmed_where_no_timed_call_is_compared(make_timer, monkeypatch, is_compared, confirmed):
+    reads = []
+    monkeypatch.setattr(Timer, "_confirm_reads", lambda _, lines: reads.append(lines))
+    make_timer(Device(reads=("main.py:3 (.item())",)), is_compared=is_compared)
+    assert reads == [("main.py:3 (.item())",)] * confirmed
+
+
+def test_a_digest_of_large_outputs_that_lie_in_memory_is_not_the_calls_time(make_timer):
+    large = 64 << 20
+    for device, subtracted in (
+        (Device(), 0.0),
+        (Device(output_bytes=large), 800.0),
+        (Device(output_bytes=large, digests=(800, 1600)), -800.0),
+        (Device(output_bytes=large, digests=(80_000, 800)), 1000.0),  # nobody believes more than a pass without calls
+    ):
+        timer = make_timer(device)
+        trusted = sampled(make_timer(Device(), is_trusted=True))
+        sampled(timer).compare_with(trusted)
+        found = timer.measurement()
+        expected = 10_000.0 - subtracted, 50_000.0 - subtracted
+        assert (found.latency_ms * 1e6, found.call_ns) == pytest.approx(expected, abs=160)
+
+
 def test_neither_an_empty_function_nor_the_reference_is_accused(make_timer):
     nearly = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 20.0)
     trusted, empty = (
