@@ -38,7 +38,9 @@ class Device:
     """Of the least call, beyond nothing."""
     scatter: float = 10.0
     size_bytes: int = 0
-    has_outputs: bool = True
+    output_bytes: int = 64
+    digests: tuple[int, int] = (1600, 800)
+    """Nanoseconds of digests after calls, and without calls."""
     end_ns: int = 1000
     ran_seconds: float = 0.0
     disturbed: list[int] = attrs.field(factory=list)
@@ -65,8 +67,13 @@ class Device:
         is_disturbed = kind == native.SOLUTION and launch is Launch.DEVICE and self.disturbed
         end_ns = self.disturbed.pop(0) if is_disturbed else self.end_ns if launch is Launch.DEVICE else 0
         ran_seconds = self.ran_seconds if is_watched and launch is Launch.DEVICE else None
-        nothing = [int(self.nothing)] * (CALLS * is_paired(kind, order, launch))
-        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, [0] * CALLS, None, end_ns, ran_seconds, nothing)
+        pairs = CALLS * is_paired(kind, order, launch)
+        after, without = ([1 << native.SPAN_BITS | ns // 16] for ns in self.digests)
+        digests = (after if kind == native.SOLUTION else without) * CALLS
+        return TimedPass(
+            times, [(1, 2, 1)] * CALLS, digests, [0] * CALLS, None, end_ns, ran_seconds,
+            [int(self.nothing)] * pairs, without * pairs,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -214,7 +221,7 @@ def test_neither_an_empty_function_nor_the_reference_is_accused(make_timer):
     nearly = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 20.0)
     trusted, empty = (
         sampled(make_timer(Device(), is_trusted=True)),
-        sampled(make_timer(Device(nearly, has_outputs=False))),
+        sampled(make_timer(Device(nearly, output_bytes=0))),
     )
     empty.compare_with(trusted)
     assert empty.measurement().latency_ms == pytest.approx(5e-5)

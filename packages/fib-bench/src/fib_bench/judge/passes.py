@@ -89,6 +89,11 @@ class Launch(enum.Enum):
     """The host, as an eager caller does."""
 
 
+def digest_ns(digests: Sequence[int]) -> list[int]:
+    """Nanoseconds that digests on a device took, by its clock; a digest is another one if its duration is altered."""
+    return [16 * (digest & (1 << native.SPAN_BITS) - 1) for digest in digests]
+
+
 def is_paired(kind: int, order: Order, launch: Launch) -> bool:
     """Whether each call of such a pass is preceded by the same without a call."""
     return (kind, order, launch) == (native.SOLUTION, Order.COLD, Launch.DEVICE)
@@ -114,6 +119,7 @@ class TimedPass:
     """Time that the worker's threads ran, all of which should sleep; None for calls that the host launches."""
     nothing_ns: Sequence[int] = ()
     """The same as `taken_ns` without a call, right before each; none where passes of their own make these."""
+    nothing_digests: Sequence[int] = ()
 
 
 class Passes:
@@ -173,9 +179,9 @@ class Passes:
         return frozenset(self._recipes).union(*self._structures)
 
     @property
-    def has_outputs(self) -> bool:
-        """Whether a call writes anything."""
-        return any(size for _, size in self._outputs)
+    def output_bytes(self) -> int:
+        """The bytes that a call writes."""
+        return sum(size for _, size in self._outputs)
 
     def redraw(self) -> None:
         """Draw the structural integers of the next passes: a plan that was made for others is of no use."""
@@ -259,14 +265,14 @@ class Passes:
             problem = f"words of {repeated} calls came twice: something else than the end of a call stopped the clock"
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         spans = [end - begin for begin, end in zip(clock.t0[:count], clock.t1[:count], strict=True)]
-        taken, nothing = spans[each - 1 :: each], spans[::2] if each == 2 else ()
+        taken, others = spans[each - 1 :: each], (spans[::2], clock.stop[:count:2]) if each == 2 else ((), ())
         if not is_cuda:
             own = (each if each < _NO_READING else math.inf for each in self._mailbox.own_ns[:calls])
             taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
         if kind == native.SOLUTION:
             self._shortest_ns = min(taken)
         stop, free = clock.stop[each - 1 : count : each], min(self._mailbox.free_sms[:count]) if is_cuda else None
-        return TimedPass(taken, words, stop, structures, free, end_ns, ran_seconds, nothing)
+        return TimedPass(taken, words, stop, structures, free, end_ns, ran_seconds, *others)
 
     def _choose_structures(self, calls: int, *, is_new: bool) -> Sequence[int]:
         """The set of structural integers of each call."""
@@ -329,7 +335,7 @@ class Passes:
         begin = outputs.data_ptr()
         places = [native.Output(source=begin + offset, target=0, bytes=size) for offset, size in self._outputs]
         call = native.call_of((), places, stride=outputs.stride(0))
-        digests, unwritten = self._module.recompute(call, made.words, self._pattern, outputs.device)
+        digests, unwritten = self._module.recompute(call, made.words, made.digests, self._pattern, outputs.device)
         if digests != list(made.digests):
             wrong = [index for index, pair in enumerate(zip(digests, made.digests, strict=True)) if len(set(pair)) > 1]
             problem = (

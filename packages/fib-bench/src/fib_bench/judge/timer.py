@@ -3,7 +3,8 @@
 Two latencies of a CUDA function are measured. The *device latency* is that of calls that were captured and are
 launched by the device; the *call latency* is what an eager caller waits for, with calls that the host launches. On the
 CPU there is only the latter, by the worker's own clock between the same words: it is not ranked. Each is the median
-time of calls less that of passes without calls in the same process.
+time of calls less that of passes without calls in the same process. The digest of large outputs states how long it
+took: after a call, which has left part of them in memory, it takes longer, which is subtracted as well.
 
 Device latencies are measured in both orders of key and flush (`passes`). That of *cold* is published, unless it is
 too low beside that of *fresh*, in which nothing can be computed before the clock runs, but inputs are in the cache.
@@ -35,7 +36,7 @@ from ..worker.client import ForkServerClient, NotCapturable, Rejected, Worker, W
 from ..worker.outside_checks import BackgroundActivity
 from .device import DeviceContext
 from .functions import BoundFunction, FunctionWorker, InputsChanged, build_request
-from .passes import MIN_VERIFIED, Answer, Launch, Order, Passes, Sample, TimedPass, Verification, is_paired
+from .passes import MIN_VERIFIED, Answer, Launch, Order, Passes, Sample, TimedPass, Verification, digest_ns, is_paired
 from .prepared import PreparedWorkload
 
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
@@ -47,7 +48,7 @@ _MAX_DISTURBED, _DISTURBED_SHARE = 20, 0.25  # of the passes of a function; a ho
 _ACTIVE_SHARE, _ACTIVE_NS = 0.1, 50_000  # of a pass, in which threads of the worker may run; the driver's do at times
 _WRITE_BACK_BYTES_PER_NS = 6000  # of a device; a lower number allows more
 _LATE_END_NS = 25_000  # a pass ends within this of its last digest, or something ran behind it
-_TRUSTED_NULL_NS = 150.0  # by which a pass without calls may take longer than one of a trusted worker
+_TRUSTED_NULL_NS, _TRUSTED_NULL_SHARE = 150.0, 0.01  # by which one without calls may exceed that of a trusted worker
 _MOST_NULL_NS, _NULL_BYTES_PER_NS = {Order.COLD: 10_000.0, Order.FRESH: 20_000.0}, 200.0
 """Without a trusted worker: of two words, a hash of the outputs and, in the order *fresh*, the inputs, far below the
 bandwidth of any device. A device that takes longer has longer latencies for it."""
@@ -55,6 +56,7 @@ _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS, _TINY_NS = 0.15, 2000.0, 12_000.0, 100
 """By which honest calls may take longer in the order *fresh*: the device has had no time to load their code while it
 waited for the clock. Measured on an H200: 13 % of 8 us, 7 % of 26 us, nothing of `_TINY_NS`. Beside eager calls the
 host launches two kernels more."""
+_LARGE_BYTES = 1 << 20  # of outputs; smaller ones stay in the cache
 _SYSTEMATIC_NS, _EMPTY_CALL_NS = 100.0, 50.0  # an allowance for differences between processes; an empty function
 _IMPOSSIBLE_ERRORS, _LEAST_SHARES = 5.0, {Order.COLD: 0.7, Order.FRESH: 0.5}
 """Of a least call, which reads from memory; in *fresh* inputs lie in the cache. A lower latency is impossible."""
@@ -79,12 +81,20 @@ class _Series:
     """No more is subtracted."""
     is_host: bool
     """Whether calls run on the CPU, where other work delays single passes by far more than a call takes."""
+    nothing_digests: list[float]
+    """Nanoseconds of digests, in passes without calls and with them, where outputs are large."""
+    digests: list[float] = attrs.field(factory=list)
     calls: list[float] = attrs.field(factory=list)
 
     @property
     def overhead_ns(self) -> float:
         """Nanoseconds to subtract from each call."""
-        return min(self.nothing) if self.is_host else min(statistics.median(self.nothing), self.most_nothing_ns)
+        if self.is_host:
+            return min(self.nothing)
+        longer = 0.0
+        if self.digests and self.nothing_digests:
+            longer = statistics.median(self.digests) - statistics.median(self.nothing_digests)
+        return min(statistics.median(self.nothing), self.most_nothing_ns) + min(longer, self.most_nothing_ns)
 
     @property
     def latency_ns(self) -> float:
@@ -139,9 +149,15 @@ class Timer:
         """The series to take; the first one decides the published latency."""
         self._paired = {order for launch, order in self._wanted if is_paired(native.SOLUTION, order, launch)}
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
+        self._nothing_digests: dict[Order, list[float]] = {order: [] for order in Order}
         hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
         most_ns = {order: least + hash_ns for order, least in _MOST_NULL_NS.items()}
-        self._series = {k: _Series(self._nothing[k[1]], most_ns[k[1]], self.method == CPU) for k in self._wanted}
+        self._series = {
+            (launch, order): _Series(
+                self._nothing[order], most_ns[order], self.method == CPU, self._nothing_digests[order]
+            )
+            for launch, order in self._wanted
+        }
         self._least: list[float] = []
         self._least_ns = self._least_error_ns = 0.0
         self._seconds = self._exclusive_seconds = 0.0
@@ -231,7 +247,9 @@ class Timer:
         taken = self._nothing[order]
         if order not in self._paired and len(taken) < (_ENOUGH_NOTHING if order is Order.COLD else _ENOUGH_OTHER):
             launch = Launch.DEVICE if self._is_cuda else Launch.HOST  # an eager caller launches no digest
-            taken += self._run(native.NOTHING, order, launch).taken_ns
+            made = self._run(native.NOTHING, order, launch)
+            self._nothing_digests[order] += self._digest_ns(made.digests)
+            taken += made.taken_ns
 
     def _sample_calls(self, launch: Launch, order: Order) -> None:
         begin = time.monotonic()
@@ -243,7 +261,13 @@ class Timer:
         if self._is_undisturbed(made) and not self._is_throttled(begin):
             skipped = int(launch is Launch.HOST and self._is_cuda and self.passes.calls > 1)  # it finds an idle host
             self._series[launch, order].calls += made.taken_ns[skipped:]
+            self._series[launch, order].digests += self._digest_ns(made.digests)[skipped:]
             self._nothing[order] += made.nothing_ns
+            self._nothing_digests[order] += self._digest_ns(made.nothing_digests)
+
+    def _digest_ns(self, digests: Sequence[int]) -> list[int]:
+        """Durations of digests that differ by the place of what they read: in the cache, or in memory."""
+        return digest_ns(digests) if self._is_cuda and self.passes.output_bytes >= _LARGE_BYTES else []
 
     def _run(self, kind: int, order: Order, launch: Launch) -> TimedPass:
         return self.passes.run(kind, order, launch, is_watched=kind == native.SOLUTION and not self._is_trusted)
@@ -344,10 +368,10 @@ class Timer:
             return
         known = {order: statistics.median(taken) for order, taken in trusted._nothing.items()}  # noqa: SLF001
         for (_, order), series in self._series.items():
-            series.most_nothing_ns = known[order] + _TRUSTED_NULL_NS
+            series.most_nothing_ns = known[order] + max(_TRUSTED_NULL_NS, _TRUSTED_NULL_SHARE * known[order])
         least_ns = statistics.median(trusted._least) - known[Order.COLD]  # noqa: SLF001
         self._least_error_ns = median_error(trusted._least, trusted._nothing[Order.COLD])  # noqa: SLF001
-        self._least_ns = max(least_ns, 0.0) if self.passes.has_outputs else 0.0
+        self._least_ns = max(least_ns, 0.0) if self.passes.output_bytes else 0.0
 
     def measurement(self, method: str = "") -> Measurement:
         """The latency with its samples, one for each call.

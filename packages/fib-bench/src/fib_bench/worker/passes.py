@@ -274,6 +274,8 @@ class Passes:
         self._captured: _Captured | None = None
         self._most_calls = 0  # of a composed pass, as the first captured call decides
         self._handles: dict[tuple[int, bool], int] = {}
+        self._unwritten: Sequence[torch.Tensor] = ()
+        """Outputs of passes without calls, which a digest copies from another place as it does those of a call."""
 
     # -- captured calls ------------------------------------------------------------------------------
 
@@ -285,7 +287,8 @@ class Passes:
     def compose(self, request: ComposePass) -> Composed:
         """Compose a pass over the first slots; raises like `PreparedCall.whole_outputs` if a call is not captured."""
         made, graphs = Composed(0, request.calls), None
-        sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
+        self._unwritten = self._unwritten or [torch.empty_like(output) for output in self._calls[0].outputs]
+        sources: Sequence[Sequence[torch.Tensor]] = [self._unwritten] * request.calls
         if request.kind == native.SOLUTION:
             if request.is_anew:
                 self._module.finish()

@@ -630,7 +630,7 @@ int fib_clock(FibMailbox* mail, FibClock* clock, int calls, const u64* start, co
 
 // The digests of calls from copies of their outputs, with what their flushes must have found.
 // `words`: seed, go and key of each call, on the device; `scratch`: room for calls x (2 x FIB_BLOCKS) words there;
-// `digests`: a word for each call there; `counts`: a u32 for each call there, zero before.
+// `digests`: the word that stopped the clock, for each call there; `counts`: a u32 for each call there, zero before.
 Status fib_recompute(const FibCall* outputs, int calls, u64 words, u64 pattern, u64 flush_lines, u64 scratch,
                      u64 digests, u64 counts, Stream stream, char* error, size_t error_size) {
   const Driver& d = table.driver;

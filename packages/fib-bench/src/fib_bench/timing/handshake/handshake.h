@@ -9,13 +9,14 @@
 #define FIB_LINE_BYTES 128    // of the L2 cache
 #define FIB_SM_WORDS 8        // bits for 256 multiprocessors
 #define FIB_POLLERS 8         // warps that wait for the clock to start, each at a cache line of its own
+#define FIB_SPAN_BITS 20      // of a digest on a device: how long it took, in units of 16 ns
 
 // Host memory that the judge and the worker (its device, or its host code) read and write during a pass.
 // No word of a call is written twice in a pass; the judge clears it before one.
 struct FibMailbox {
   u64 start[FIB_MAX_CALLS];  // judge: the call may be prepared
   u64 ready[FIB_MAX_CALLS];  // worker: it is prepared
-  u64 stop[FIB_MAX_CALLS];   // worker: the digest of the outputs, which stops the clock
+  u64 stop[FIB_MAX_CALLS];   // worker: the digest of the outputs, which stops the clock; a device adds its duration
   u32 free_sms[FIB_MAX_CALLS];  // device: multiprocessors that nothing else occupied during the flush
   u32 own_ns[FIB_MAX_CALLS];    // worker, on the CPU: nanoseconds by its own clock, or the largest number
   u64 end;                      // device: the pass has ended
@@ -28,6 +29,7 @@ struct FibState {
   u64 go;
   u64 key;    // of the inputs, `start` or `go`; 0 once they are made: who knows it need not read them
   u64 poison; // of the outputs, made of `start`: they are poisoned before the clock runs
+  u64 began;  // when the digest did, by the device's clock
   u64 flush[FIB_BLOCKS];
   u64 partials[FIB_BLOCKS];
   u32 sms[FIB_SM_WORDS];
@@ -78,5 +80,8 @@ FIB_BOTH u64 fib_one_way(u64 x) {
 }
 
 FIB_BOTH u64 fib_poison(u64 start) { return fib_one_way(start ^ 0x706f69736f6eULL) | 0x0100000000000001ULL; }
+
+// A digest that states how long it took, in a word that nobody can alter who does not know the digest.
+FIB_BOTH u64 fib_state_span(u64 digest, u64 span) { return fib_absorb(digest, span) << FIB_SPAN_BITS | span; }
 
 FIB_BOTH u64 fib_begin(u64 seed, u64 go, u64 thread) { return fib_scramble(seed ^ fib_scramble(go + thread)); }

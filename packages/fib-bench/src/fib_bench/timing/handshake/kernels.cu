@@ -195,7 +195,7 @@ static __device__ u64 digest_of(const u64* partials, int blocks, const u64* flus
   u64 h = 0;
   for (int i = threadIdx.x; i < blocks; i += blockDim.x) h = fib_absorb(h, __ldcg(partials + i));
   for (int i = threadIdx.x; i < flush_blocks; i += blockDim.x) h = fib_absorb(h, __ldcg(flush + i));
-  return join_block(h + threadIdx.x, parts) | 1;
+  return join_block(h + threadIdx.x, parts);
 }
 
 // Ends a call: the digest of its outputs stops the clock.
@@ -205,6 +205,7 @@ extern "C" __global__ void fib_digest(FibMailbox* mail, FibState* state, int ind
   __shared__ u64 parts[256];
   __shared__ int is_last;
   const u64 go = host_go ? host_go : state->go;
+  if (blockIdx.x == 0 && threadIdx.x == 0) state->began = nanoseconds();
   const u64 mine = digest_block(call, state->seed, go, parts);
   if (threadIdx.x == 0) {
     state->partials[blockIdx.x] = mine;
@@ -214,8 +215,9 @@ extern "C" __global__ void fib_digest(FibMailbox* mail, FibState* state, int ind
   __syncthreads();
   if (!is_last) return;
   __threadfence();
+  const u64 taken = (nanoseconds() - __ldcg(&state->began)) / 16, most = (1 << FIB_SPAN_BITS) - 1;
   const u64 digest = digest_of(state->partials, gridDim.x, state->flush, flush_blocks, parts);
-  if (threadIdx.x == 0) store_system(&mail->stop[index], digest);
+  if (threadIdx.x == 0) store_system(&mail->stop[index], fib_state_span(digest, taken < most ? taken | 1 : most));
 }
 
 // Ends a pass.
@@ -244,12 +246,13 @@ extern "C" __global__ void fib_reflush(u64 lines, u64 pattern, const u64* words,
   }
 }
 
+// `digests`: the words that stopped the clock, whose durations are taken over.
 extern "C" __global__ void fib_rejoin(const u64* partials, int blocks, const u64* flush, int flush_blocks,
                                       u64* digests) {
   __shared__ u64 parts[256];
   const u64 call = blockIdx.x;
   const u64 digest = digest_of(partials + call * blocks, blocks, flush + call * flush_blocks, flush_blocks, parts);
-  if (threadIdx.x == 0) digests[call] = digest;
+  if (threadIdx.x == 0) digests[call] = fib_state_span(digest, digests[call] & ((1 << FIB_SPAN_BITS) - 1));
 }
 
 // Counts what the outputs of call `blockIdx.y` still hold of their poison.

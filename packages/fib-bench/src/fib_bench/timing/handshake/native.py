@@ -24,7 +24,7 @@ from fib_schema.files import private_folder
 from ...device_code import DeviceCodeError, compile_device_code, publish
 from ...inputs.recipes import Input, u32, u64
 
-MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS, POLLERS = 24, 12, 64, 256, 8
+MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS, POLLERS, SPAN_BITS = 24, 12, 64, 256, 8, 20
 SOLUTION, NOTHING, LEAST = 0, 1, 2
 """Kinds of passes: of calls, of no calls, of kernels that read one word of their inputs."""
 MAILBOX_BYTES, TABLE_BYTES = 8192, 4096
@@ -166,14 +166,16 @@ class HostNative:
                 item.base += base_stride
 
     def recompute(
-        self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
-    ) -> tuple[list[int], list[int]]:
+        self, outputs: Call, words: Sequence[tuple[int, int, int]], stops: Sequence[int], pattern: int,
+        device: torch.device,
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
         """Recompute digests from copies of outputs, which are on the device.
 
         `outputs` are those of the first call, with the stride to the next; `words` are start, go and key of each call;
-        the pattern is that of the worker's flush buffer. Returns the digests, and the calls that have left poison.
+        `stops` have stopped the clock: what a device adds to digests is taken from there. The pattern is that of the
+        worker's flush buffer. Returns the digests, and the calls that have left poison.
         """
-        del pattern, device
+        del stops, pattern, device
         count = len(words)
         digests = (u64 * count)()
         flat = (u64 * (3 * count))(*(word for each in words for word in each))
@@ -237,14 +239,13 @@ class Native(HostNative):
         self._library.fib_discard(ctypes.c_void_p(handle))
 
     def recompute(
-        self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
-    ) -> tuple[list[int], list[int]]:
+        self, outputs: Call, words: Sequence[tuple[int, int, int]], stops: Sequence[int], pattern: int,
+        device: torch.device,
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
         """Recompute digests from copies of outputs, with what their flushes must have found."""
         count = len(words)
-        signed = [[ctypes.c_int64(word).value for word in each] for each in words]
-        given = torch.tensor(signed, dtype=torch.int64).to(device)
+        given, found = (_words(each, device) for each in ([word for each in words for word in each], stops))
         scratch = torch.empty(count * 2 * BLOCKS, dtype=torch.int64, device=device)
-        found = torch.empty(count, dtype=torch.int64, device=device)
         counts = torch.zeros(count, dtype=torch.int32, device=device)
         self._call(
             "fib_recompute", ctypes.byref(outputs), count, u64(given.data_ptr()), u64(pattern), u64(self.flush_lines),
@@ -252,6 +253,10 @@ class Native(HostNative):
         )  # fmt: skip
         digests = [value & (1 << 64) - 1 for value in found.tolist()]
         return digests, [index for index, value in enumerate(counts.tolist()) if value]
+
+
+def _words(values: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([ctypes.c_int64(value).value for value in values], dtype=torch.int64).to(device)
 
 
 def _stream() -> ctypes.c_void_p:
