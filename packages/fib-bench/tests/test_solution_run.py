@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -9,7 +10,7 @@ import torch
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.judge import evaluate
 from fib_bench.judge.evaluate import SolutionRun
-from fib_bench.judge.functions import BoundFunction, FunctionWorker
+from fib_bench.judge.functions import BoundFunction, FunctionWorker, build_request
 from fib_bench.transport.messages import Build
 from fib_bench.worker.client import Rejected, Worker
 from fib_schema import Evaluation, EvaluationStatus
@@ -63,6 +64,21 @@ def requests(monkeypatch):
 
     monkeypatch.setattr(Worker, "post", counted)
     return counts
+
+
+def test_one_failed_capture_is_of_its_workload_and_two_of_a_solution_are_of_all(device_context):
+    server = SimpleNamespace(spawn=lambda: None)
+    solution, reference = (
+        FunctionWorker(server, build_request("cpu", DOUBLE, each), device_context)
+        for each in (make_solution(GOOD), None)
+    )
+    for worker in (solution, reference):
+        worker.not_captured["large"] = "many nodes"
+        assert (worker.why_not_captured("large"), worker.why_not_captured("small")) == ("many nodes", "")
+        worker.not_captured["larger"] = "more nodes"
+    assert solution.why_not_captured("larger") == "more nodes"
+    assert solution.why_not_captured("small") == "many nodes"
+    assert reference.why_not_captured("small") == ""
 
 
 class TestMessages:

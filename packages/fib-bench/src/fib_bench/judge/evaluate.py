@@ -333,7 +333,7 @@ class SolutionRun:
     def _known_limits(self) -> tuple[object, ...]:
         """The attempts that are not repeated after they have cost a worker."""
         candidate = self.candidate
-        return candidate.may_capture, candidate.may_seal, candidate.padding_problem, len(self._lacked_memory)
+        return len(candidate.not_captured), candidate.may_seal, candidate.padding_problem, len(self._lacked_memory)
 
     def _evaluate_batch(self, batch: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
         """Evaluate in one worker; where that is lost, some workloads have no result."""
@@ -388,8 +388,8 @@ class SolutionRun:
             candidate.worker.close()
             if lacks_memory(str(error)) and self._has_waited_for_memory(prepared.workload.uuid):
                 return None
-            if candidate.may_capture:
-                candidate.may_capture, candidate.not_captured = False, str(error)
+            if self._may_capture(prepared):
+                candidate.not_captured[prepared.workload.uuid] = str(error)
                 return None
             return self._failure(EvaluationStatus.RUNTIME_ERROR, str(error), prepared)
         except Rejected as error:
@@ -399,6 +399,9 @@ class SolutionRun:
             return self._rejected(prepared, error)
         except WorkerLost as lost:
             return None if candidate.is_first_kill(lost) else self._failure(status_of(lost), str(lost), prepared)
+
+    def _may_capture(self, prepared: PreparedWorkload) -> bool:
+        return not self.candidate.why_not_captured(prepared.workload.uuid)
 
     def _end_worker(self) -> None:
         with self.context.device_work():  # the end of its device context disturbs passes
@@ -463,7 +466,12 @@ class SolutionRun:
                     checked.precision.record(item.layout.output_tensors(outputs[None]), expected)
             function.check_together(prepared)
             with phases.during(Phase.WARM_UP):
-                Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
+                Timer(
+                    function,
+                    prepared,
+                    self.settings,
+                    may_capture=self._may_capture(prepared),
+                )
             checked.printed = candidate.worker.printed()
         for item, values in prepared.scalars:
             with BoundFunction(candidate, item.layout, 1) as function:
@@ -490,7 +498,7 @@ class SolutionRun:
         try:
             with BoundFunction(candidate, padded.layout, _PADDED_SLOTS) as function:
                 _, first = next(padded.input_sets(prepared, is_poisoned=False))
-                is_captured = context.is_cuda and candidate.may_capture
+                is_captured = context.is_cuda and self._may_capture(prepared)
                 replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)
                 for is_poisoned in (False, True):
                     for draw, item in padded.input_sets(prepared, is_poisoned=is_poisoned):
@@ -561,7 +569,7 @@ class SolutionRun:
             function,
             prepared,
             self.settings,
-            may_capture=candidate.may_capture,
+            may_capture=self._may_capture(prepared),
             is_reference_timed=self.config.profile_baseline,
         ) as timed:
             self._take_samples(timed)
@@ -569,7 +577,7 @@ class SolutionRun:
             timing = timed.timer.graph_fields(is_padding_right=not problem)
             optional = {
                 f"{PADDED_INDICES}_problem": problem if prepared.padded is not None else "",
-                "not_captured": candidate.not_captured,
+                "not_captured": candidate.why_not_captured(prepared.workload.uuid),
                 "not_compiled": list(candidate.worker.not_compiled),
             }
             timing |= {PADDED_INDICES: not problem} if prepared.padded is not None else {}

@@ -32,6 +32,7 @@ _MOST_TUNING_CALLS, _ALL_LIMITS = 16, 3  # time limits, in which all calls on a 
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
+_ENOUGH_FAILURES = 2  # each costs a worker
 _TELLING_BYTES = 4  # fewer can equal the fill byte by chance
 _MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance: as float16 it is an ordinary number
 _SEEN_BY_SETUP = "setup() gets other floating values than run(), and must not compute with them"
@@ -45,9 +46,8 @@ class FunctionWorker:
     def __init__(self, server: ForkServerClient, request: messages.Build, context: DeviceContext) -> None:
         self._server, self._request, self.context = server, request, context
         self.worker: Worker = server.spawn()
-        self.may_capture = True
-        self.not_captured = ""
-        """Reason that its calls cannot be captured; empty if they can."""
+        self.not_captured: dict[str, str] = {}
+        """Reasons that calls on workloads cannot be captured, by UUID."""
         self.padding_problem = ""
         """Reason that it is not right with padded indices; empty unless a check has failed."""
         self.has_setup = False
@@ -58,6 +58,11 @@ class FunctionWorker:
         """The address of the native module's table, and its digest before a solution was loaded."""
         self._is_used = self._is_built = self.was_killed = False
         self._compile_error = ""
+
+    def why_not_captured(self, workload: str) -> str:
+        """Reason that calls on a workload are not captured, empty if they may be; two of a solution decide for all."""
+        is_hopeless = self._request.solution is not None and len(self.not_captured) >= _ENOUGH_FAILURES
+        return self.not_captured.get(workload, next(iter(self.not_captured.values())) if is_hopeless else "")
 
     def is_first_kill(self, lost: WorkerLost) -> bool:
         """Whether something has killed its worker for the first time, which is no verdict yet."""

@@ -560,7 +560,7 @@ class Interleaved:
                 step(role)
             except NotCapturable as error:
                 worker = self._baselines.worker(role, self._definition)
-                worker.may_capture, worker.not_captured = False, str(error)
+                worker.not_captured[self._prepared.workload.uuid] = str(error)
                 self._open(role)
         except (Rejected, WorkerLost) as error:
             self._timers.pop(role, None)
@@ -573,7 +573,7 @@ class Interleaved:
                 self._functions[role],
                 self._prepared,
                 self._config,
-                may_capture=worker.may_capture,
+                may_capture=not worker.why_not_captured(self._prepared.workload.uuid),
                 is_trusted=role == REFERENCE,
             )
 
@@ -646,7 +646,8 @@ class Interleaved:
             if timer.method == self.timer.method:
                 found[role] = timer.measurement()
             elif self.timer.method == DEVICE:
-                reason = self._baselines.worker(role, self._definition).not_captured
+                worker = self._baselines.worker(role, self._definition)
+                reason = worker.why_not_captured(self._prepared.workload.uuid)
                 self.failures[role] = f"it has no device latency: {reason or 'it cannot be captured'}"
             else:
                 found[role] = timer.measurement(EAGER)

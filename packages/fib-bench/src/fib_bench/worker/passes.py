@@ -333,7 +333,10 @@ class Passes:
         pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         first = self._capture_all(self._calls[:1], pool)
         nodes, copies = first.counts[0]
-        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(nodes + _COPY_NODES * copies, 1))
+        if (weight := nodes + _COPY_NODES * copies) > _MOST_NODES:
+            counted = f"{nodes} nodes, {copies} of them copies and fills that count as {_COPY_NODES + 1} each"
+            raise CannotCapture(f"the call consists of {counted}; {_MOST_NODES} can be timed")
+        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(weight, 1))
         others = self._capture_all(self._calls[1 : min(count, self._most_calls)], pool)
         pairs = zip(*(attrs.astuple(each, recurse=False) for each in (first, others)), strict=True)
         self._captured = _Captured(*([*one, *other] for one, other in pairs))

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <vector>
 
 #include "handshake.h"
 
@@ -254,41 +255,37 @@ Status fib_inspect(Graph graph, u64* counts, char* error, size_t error_size) {
   const Driver& d = table.driver;
   size_t count = 0;
   TRY(d.nodes(graph, nullptr, &count), "listing the captured nodes");
-  if (count > 4096) {
-    snprintf(error, error_size, "the call consists of %zu nodes (at most 4096 can be timed)", count);
-    return -1;
-  }
-  Node nodes[4096];
-  TRY(d.nodes(graph, nodes, &count), "listing the captured nodes");
-  for (size_t i = 0; i < count; ++i) {
+  std::vector<Node> nodes(count);
+  TRY(d.nodes(graph, nodes.data(), &count), "listing the captured nodes");
+  for (Node node : nodes) {
     int type = -1;
-    TRY(d.type(nodes[i], &type), "asking for the type of a node");
+    TRY(d.type(node, &type), "asking for the type of a node");
     const char* problem = nullptr;
     if (type == kKernel) {
       struct { int updatable; char rest[60]; void* handle; } value = {};
-      if (d.kernel_attribute(nodes[i], kDeviceUpdatable, &value) == 0 && value.updatable)
+      if (d.kernel_attribute(node, kDeviceUpdatable, &value) == 0 && value.updatable)
         problem = "a kernel node that the device may update";
       KernelNode kernel = {};
       Context current = nullptr;
-      TRY(d.kernel_of(nodes[i], &kernel), "asking for a kernel");
+      TRY(d.kernel_of(node, &kernel), "asking for a kernel");
       TRY(d.current(&current), "asking for the context");
       if (kernel.context && kernel.context != current) problem = "a kernel of another context";
       if (kernel.function && is_ours(kernel.function)) problem = "a kernel of the harness";
       ++counts[0];
     } else if (type == kCopy) {
       MemoryCopy copy;
-      TRY(d.copy_of(nodes[i], &copy), "asking for a copy's addresses");
+      TRY(d.copy_of(node, &copy), "asking for a copy's addresses");
       for (const auto* side : {&copy.from, &copy.to})
         if (side->kind == 1 || (side->kind != 3 && !is_on_device(side->device))) problem = "a copy from or to the host";
       ++counts[0], ++counts[1];
     } else if (type == kSet) {
       MemorySet set;
-      TRY(d.set_of(nodes[i], &set), "asking for an address that is set");
+      TRY(d.set_of(node, &set), "asking for an address that is set");
       if (!is_on_device(set.target)) problem = "a node that sets memory of the host";
       ++counts[0], ++counts[1];
     } else if (type == kChild) {
       Graph inner;
-      TRY(d.child(nodes[i], &inner), "asking for a child graph");
+      TRY(d.child(node, &inner), "asking for a child graph");
       if (const Status status = fib_inspect(inner, counts, error, error_size)) return status;
     } else if (type != kEmpty) {
       problem = type == 3 ? "a host function" : type == 6 || type == 7 ? "an event" : type == 8 || type == 9
