@@ -211,6 +211,35 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(path, make_judge,
     assert any(found)  # it is never free within a call that has no setup
 
 
+LONG = "import time\ndef run(x):\n    for _ in range(150):\n        time.sleep(0.01)\n    return x * 2\n"
+
+
+def test_a_long_reference_stands_still_while_another_judge_times_a_pass(path, make_judge, server):
+    judge, definition = make_judge(num_trials=1), attrs.evolve(DOUBLE, reference=LONG)
+    prepared = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))
+    judge.context = attrs.evolve(judge.context, lock=DeviceLock(path), takes_turns=True)
+    order, begun = [], threading.Event()
+
+    def time_a_pass():
+        begun.wait()
+        with DeviceLock(path).alone():
+            order.append("pass")
+
+    other = threading.Thread(target=time_a_pass)
+    other.start()
+    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
+    reference.build()
+    with judge.context.device_work(), BoundFunction(reference, prepared.layout, 2) as function:
+        begun.set()
+        item = prepared.trials[0]
+        outputs = function.call_each(item.inputs.repeat(2, 1))
+        order.append("calls")
+        assert not any(item.compare(each).problems for each in outputs)
+    other.join()
+    reference.worker.close()
+    assert order == ["pass", "calls"]
+
+
 class TestEndingWorkers:
     """Killed workers whose end nobody has waited for yet."""
 

@@ -467,9 +467,13 @@ class DeviceContext:
         with self.lock.apart() if self.takes_turns else nullcontext():
             yield
 
+    def is_wanted(self) -> bool:
+        """Whether other judges wait for the device while this one shares it."""
+        return self.takes_turns and self.lock.is_shared and self.lock.is_wanted
+
     def give_way(self) -> None:
         """Let other judges that wait for the device go first; no worker of this judge is at work."""
-        if self.takes_turns and self.lock.is_shared and self.lock.is_wanted:
+        if self.is_wanted():
             self.settle()
             self.synchronize()
             self.lock.give_way()

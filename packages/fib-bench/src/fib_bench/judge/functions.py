@@ -94,6 +94,8 @@ class FunctionWorker:
             if error.status is EvaluationStatus.COMPILE_ERROR and not lacks_memory(error.message):
                 self._compile_error = error.message
             raise
+        if self.worker.is_of_harness and self.context.takes_turns:
+            self.worker.is_wanted, self.worker.give_way = self.context.is_wanted, self.context.give_way
         self.has_setup = built.has_setup and not self.worker.is_of_harness  # a reference is not set up
         self._is_built = True
 

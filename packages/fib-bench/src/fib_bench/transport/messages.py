@@ -197,6 +197,10 @@ class Compiling(msgspec.Struct, frozen=True, tag="compiling"):
     """Configurations of autotuned kernels that do not work, and why."""
 
 
+class Paused(msgspec.Struct, frozen=True, tag="paused"):
+    """A reference stands still in a call, and its device is idle, as SIGUSR2 asked for; another signal ends that."""
+
+
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
     """The duration of a warm call by the worker's clock, as an eager caller sees it; untrusted."""
 
@@ -227,7 +231,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 WorkerReply: TypeAlias = (
-    Settled | DeviceOpened | Built | Done | HasSetUp | Compiling | Called | Warm | Composed | Failed
+    Settled | DeviceOpened | Built | Done | HasSetUp | Compiling | Paused | Called | Warm | Composed | Failed
 )
 
 

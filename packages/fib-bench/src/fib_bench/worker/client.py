@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
 _MOST_COMPILE_SECONDS = 900.0  # of a call, above its limit
+_PAUSED, _TURN_SECONDS = messages.Paused(), 0.2  # of a reference, until others that wait go first
 _MOST_NOTED = 300  # configurations, and characters of each
 _DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
 _KEPT_BYTES = 8_000
@@ -134,6 +135,11 @@ class Worker(AbstractContextManager["Worker"]):
         """Whether it runs no solution."""
         self.waited_seconds = 0.0
         """For replies and the ends of calls, but for compilers."""
+        self.is_wanted: Callable[[], bool] = lambda: False
+        """Whether others wait for the device while a reference is called, which is paused then."""
+        self.give_way: Callable[[], object] = lambda: None
+        """Lets those who wait go first."""
+        self._is_pausing, self._paused_seconds = False, 0.0
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
 
@@ -169,8 +175,8 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> list[R]:
         """Send requests at once and return the replies, for all of which there are `most_seconds`, as `request`."""
         self.post(*requests)
-        end = time.monotonic() + most_seconds
-        replies = [self._receive(max(min(seconds, end - time.monotonic()), 0.0)) for _ in requests]
+        end = self._seconds() + most_seconds
+        replies = [self._receive(max(min(seconds, end - self._seconds()), 0.0)) for _ in requests]
         return [self._checked(each, reply) for each in replies]
 
     def post(self, *requests: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
@@ -194,23 +200,52 @@ class Worker(AbstractContextManager["Worker"]):
 
     def _receive(self, seconds: float) -> object:
         may_compile = isinstance(self._asked, messages.Call) and self._asked.is_first
-        begin = time.monotonic()
+        begin = since = self._seconds()
         deadline = begin + seconds
         latest = deadline + (_MOST_COMPILE_SECONDS if may_compile else 0.0)
-        while not self._replies or isinstance(self._replies[0], messages.Compiling):
-            if self._replies and isinstance(note := self._replies.popleft(), messages.Compiling):
-                begin = time.monotonic()
-                deadline, room = min(time.monotonic() + seconds, latest), _MOST_NOTED - len(self.not_compiled)
+        while self._is_pausing or not self._replies or isinstance(self._replies[0], messages.Compiling):
+            if self._is_pausing and _PAUSED in self._replies:
+                self._let_others_go_first()
+                since = self._seconds()
+                continue
+            if self._replies and isinstance(note := self._replies[0], messages.Compiling):
+                self._replies.popleft()
+                begin = self._seconds()
+                deadline, room = min(begin + seconds, latest), _MOST_NOTED - len(self.not_compiled)
                 self.not_compiled |= dict.fromkeys(text[:_MOST_NOTED] for text in note.not_compiled[:room])
                 continue
             self._raise_if_closed()
-            if (left := deadline - time.monotonic()) <= 0:
+            if (left := deadline - self._seconds()) <= 0:
                 self._ask_for_stack()
                 self.close()
                 raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
-            self._wait(left)
-        self.waited_seconds += min(time.monotonic() - begin, seconds)  # the judge may have been stopped meanwhile
+            self._wait(min(left, _TURN_SECONDS))
+            is_long = isinstance(self._asked, messages.Call) and self._seconds() - since > _TURN_SECONDS
+            if is_long and not self._is_pausing and not self._replies and self.is_wanted():
+                self._is_pausing = self._signal(signal.SIGUSR2)
+        self.waited_seconds += min(self._seconds() - begin, seconds)  # the judge may have been stopped meanwhile
         return self._replies.popleft()
+
+    def _let_others_go_first(self) -> None:
+        """Have the paused worker go on after those who wait for the device."""
+        self._replies.remove(_PAUSED)
+        begin = time.monotonic()
+        self.give_way()
+        self._paused_seconds += time.monotonic() - begin
+        self._is_pausing = False
+        self._signal(signal.SIGUSR2)
+
+    def _seconds(self) -> float:
+        """Seconds of the monotonic clock without pauses."""
+        return time.monotonic() - self._paused_seconds
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the worker; returns whether it is there."""
+        with suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+                return True
+        return False
 
     def _checked(self, reply: object, expected: type[R]) -> R:
         if isinstance(reply, messages.Failed) and reply.kind != "capture":
@@ -312,9 +347,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def _ask_for_stack(self) -> None:
         """Have the worker print its stack, if it still can."""
-        if self._handle is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
         self._wait_for_end(_STACK_SECONDS)
 
     def _end_in_words(self) -> str:

@@ -10,6 +10,7 @@ import socket
 import sys
 import sysconfig
 import tempfile
+import time
 import traceback
 from io import FileIO, TextIOWrapper
 from pathlib import Path
@@ -36,6 +37,7 @@ from .passes import Passes, PreparedCall, WrongOutputError, settle
 from .tamper_check import Watch
 
 _MAX_TEXT, _MAX_LINE = 16_000, 120
+_PAUSE_SECONDS = 0.001  # between two looks whether a pause has ended; another thread may have got the signal
 _MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _CALLING = messages.Call | messages.ComposePass | messages.LaunchPass | messages.RunCalls
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
@@ -118,6 +120,7 @@ class Session:
         self._native: HostNative | None = None
         self._bound: messages.Bind | None = None
         self._passes: Passes | None = None
+        self._is_paused = False
         self._watch = Watch()
 
     def answer(self, request: object) -> messages.WorkerReply:
@@ -195,6 +198,7 @@ class Session:
         registry = BuilderRegistry.get_instance()
         if request.solution is None:
             self._function = registry.build_reference(self._definition)
+            signal.signal(signal.SIGUSR2, self._pause)
         else:
             solution = parse_json(request.solution, Solution)
             os.environ.update(jit_environment(solution))  # a JIT cache of its own
@@ -231,6 +235,15 @@ class Session:
             self._native.seed(request.pattern)
         inputs = self._arenas[0].slots(self._bound.slots + messages.BASES)
         self._passes = Passes(self._native, self._calls, inputs, self._bound.layout, request.recipes, mailbox)
+
+    def _pause(self, *_: object) -> None:
+        """Stand still between two operations of a call, or go on: references can take seconds."""
+        self._is_paused = not self._is_paused
+        if self._is_paused:
+            self._finish()
+            send(self._connection, messages.Paused())
+            while self._is_paused:
+                time.sleep(_PAUSE_SECONDS)
 
     def _set_up(self, call: PreparedCall) -> float:
         taken_ns = call.set_up()
