@@ -58,7 +58,9 @@ def timing_of(evaluation):
     return evaluation.performance.extra["timing"]
 
 
-@pytest.mark.parametrize(("seconds", "calls"), [(0.003, SLOTS), (0.03, 8)])  # other evaluations wait for a pass
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(0.003, SLOTS), (0.03, 8), (0.15, 2)]
+)  # other evaluations wait for a pass
 def test_a_latency_is_what_a_caller_waits_for(judged, seconds, calls):
     code = f"import time\ndef run(x):\n    time.sleep({seconds})\n    return x * 2\n"
     found = judged(code, iterations=1, max_iterations=1)

@@ -58,7 +58,8 @@ MIN_VERIFIED = 10
 """Calls of the published latency that are compared at least, unless the reference takes too long."""
 _KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 29, 1 << 30, 1 << 28
 _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
-_MOST_CALLS, _FEW_CALLS, _PASS_NS = native.MAX_CALLS // 2, 8, 1e8  # one without a call precedes each; others wait
+_MOST_CALLS, _FEW_CALLS = native.MAX_CALLS // 2, 8  # one without a call precedes each
+_PASS_NS, _LONG_PASS_NS = 1e8, 4e8  # of many calls, and of few: other judges wait meanwhile
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 _MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
 
@@ -140,7 +141,8 @@ class Passes:
     ) -> None:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
         self._module = native.open_native(function.context.device)
-        self.calls: int = min(function.slots.count, _MOST_CALLS, max(_FEW_CALLS, int(_PASS_NS / max(call_ns, 1.0))))
+        within, at_most = (int(ns / max(call_ns, 1.0)) for ns in (_PASS_NS, _LONG_PASS_NS))
+        self.calls: int = min(function.slots.count, _MOST_CALLS, max(within, min(_FEW_CALLS, at_most), 2))
         self._pattern = SECRET.getrandbits(64)
         self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
