@@ -35,7 +35,7 @@ from ..transport.protocol import send
 from .host_reads import replaced
 
 _MODULE = "triton.runtime.autotuner"
-_MAX_PROCESSES = 16
+_MAX_PROCESSES, _NICENESS = 16, 19  # compilers use what is left: eager calls of other judges are timed meanwhile
 _REMEMBERED_SECONDS = 3600.0  # that a configuration was too slow: the machine may have been busy
 _LEFT_OUT = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError")
 """Errors of a configuration that Triton's autotuner leaves out; it raises all others."""
@@ -178,6 +178,7 @@ class Compiler:
 def _compile_in_child(path: Path, work: Callable[[], object]) -> None:
     """Compile a kernel into Triton's cache, without the device."""
     os.setpgid(0, 0)
+    os.nice(_NICENESS)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.disable()  # objects of the device would call the driver when they are collected
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Triton prints the code that ptxas refuses
