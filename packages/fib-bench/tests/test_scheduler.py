@@ -190,6 +190,12 @@ class TestPieces:
         found = self.sizes([part("large", 16), part("small", 1)], 2)
         assert sorted(found) == sorted([*(("large", size) for size in (10, 10, 4, 4, 2, 2)), ("small", 2)])
 
+    def test_of_little_work_are_single_workloads_the_largest_first(self):
+        found = self.sizes([part("a", 3, 1), part("b", 5, 1)], 2)
+        assert Counter(found) == {("a", 1): 3, ("b", 1): 5}
+        assert {name for name, _ in found[:2]} == {"b"}
+        assert len(self.sizes([part("a", 1, 9)], 3)) == 3  # of one workload they are solutions
+
     def test_become_smaller(self):
         assert [size for _, size in self.sizes([part(name, 10) for name in "abcd"], 1)] == [20] * 4
         found = Counter(size for _, size in self.sizes([part(name, 10) for name in "abcd"], 4))

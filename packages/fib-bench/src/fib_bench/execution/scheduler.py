@@ -7,6 +7,7 @@ times; then it is excluded, and the others take its work. A failing solution is 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _MAX_FAILURES = 3  # of a worker in succession
 _SMALL = 0.15  # of a worker's share of the work: a definition with less of it is not split
 # Shares of a definition, and the size of their pieces in shares of a worker's work: pieces become smaller, so that no
 # worker idles for long at the end.
+_FEW = 4  # evaluations for each worker
 _ROUNDS = ((0.6, 0.6), (0.25, 0.25), (0.15, 0.07))
 
 
@@ -213,10 +215,14 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan]:
     """Split the work for several workers, the largest pieces first.
 
-    Each piece has a process for each solution, and starting a definition takes seconds, so only large plans are split.
+    Each piece has a process for each solution, and starting a definition takes a second, so only large plans are split.
+    Of little work each workload is a piece: one can take as long as all others, as where a reference loops over tokens.
     """
     if workers == 1:
         return list(parts)
+    if sum(part.count for part in parts) <= _FEW * workers:
+        pieces = [piece for part in parts for piece in part.split(max(len(part.workloads), -(-workers // len(parts))))]
+        return sorted(pieces, key=lambda piece: -math.prod(piece.workloads[0].axes.values()))
     each = sum(part.count for part in parts) / workers
     pieces: list[DefinitionPlan] = []
     for part in parts:
