@@ -15,7 +15,7 @@ In Markdown, ``262 of 277<!-- result same: all -->`` claims that the newest resu
 the word *all* and that number. `claims` finds those of the repository that no result has.
 
 `run` needs an environment in which the packages are installed. `--set` gives values to names in commands, such as
-``dataset`` and ``device``. The exit code of `run` and `left` is 0 if nothing is left, and 3 otherwise.
+``dataset``, ``device`` and ``others``. The exit code of `run` and `left` is 0 if nothing is left, and 3 otherwise.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
     key, sections = {"sources": content_of(ROOT), **machine()}, sections_of(arguments.sections)
     if unknown := [word for word in arguments.only or () if not any(word in name for name in sections)]:
         sys.exit(f"no section has {unknown[0]!r} in its name; the sections are {', '.join(sections)}")
-    values = {"device": "cuda:0", "dataset": "data", **dict(arguments.set)}
+    values = {"device": "cuda:0", "dataset": "data", "others": "others", **dict(arguments.set)}
     done = {} if arguments.again else results(list(read(arguments.file)), key)
     left = []
     for name, section in sections.items():

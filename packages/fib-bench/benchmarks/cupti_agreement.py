@@ -73,6 +73,8 @@ def real(bench: Bench) -> None:
     """
     solutions: dict[str, list[Solution]] = {}
     for path in sorted(bench.solutions.rglob("*.json")):
+        if bench.words and not any(word in path.stem for word in bench.words):
+            continue
         solution = parse_json(path.read_bytes(), Solution)
         solutions.setdefault(solution.definition, []).append(solution)
     functions: list[_Function] = []
