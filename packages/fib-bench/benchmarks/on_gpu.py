@@ -118,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="bound on each section")
     parser.add_argument("--count", type=int, default=1000, help="evaluations of `honest` at most")
     parser.add_argument("--concurrency", type=int, metavar="N", help="evaluations in flight; default: by the cores")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="cases of `exploits`, solutions of `real`: parts of names")
+    parser.add_argument(
+        "--only", nargs="+", metavar="WORD", help="cases of `exploits`, solutions of `real`: parts of names"
+    )
     parser.add_argument("--solutions", type=Path, default=Path("solutions"), help="folder of solutions, for `real`")
     parser.add_argument("--device", default="cuda:0", help="`cpu` tries the sections out with small work")
     return parser

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fib_bench.judge.device import FOLDER_VARIABLE, DeviceLock, lock_of
 from fib_bench.judge.functions import BoundFunction, FunctionWorker, build_request
+from fib_bench.transport.messages import Called
 from fib_bench.worker.client import ForkServerClient
 from fib_schema.files import UnsafePath
 
@@ -218,26 +219,45 @@ def test_a_long_reference_stands_still_while_another_judge_times_a_pass(path, ma
     judge, definition = make_judge(num_trials=1), attrs.evolve(DOUBLE, reference=LONG)
     prepared = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))
     judge.context = attrs.evolve(judge.context, lock=DeviceLock(path), takes_turns=True)
-    order, begun = [], threading.Event()
+    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
+    reference.build()
+    order, give_way = [], reference.worker.give_way
 
     def time_a_pass():
-        begun.wait()
         with DeviceLock(path).alone():
             order.append("pass")
 
-    other = threading.Thread(target=time_a_pass)
-    other.start()
-    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
-    reference.build()
+    def let_others_go_first():
+        order.append("pause")
+        give_way()
+
+    other = threading.Timer(0.5, time_a_pass)
+    reference.worker.give_way = let_others_go_first
     with judge.context.device_work(), BoundFunction(reference, prepared.layout, 2) as function:
-        begun.set()
         item = prepared.trials[0]
+        other.start()
         outputs = function.call_each(item.inputs.repeat(2, 1))
         order.append("calls")
         assert not any(item.compare(each).problems for each in outputs)
     other.join()
     reference.worker.close()
-    assert order == ["pass", "calls"]
+    assert order == ["pause", "pass", "calls"]
+
+
+def test_a_judge_that_fails_during_a_pause_leaves_no_worker_paused(path, make_judge, server):
+    judge, definition = make_judge(num_trials=1), attrs.evolve(DOUBLE, reference=LONG)
+    prepared = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))
+    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
+    reference.build()
+    worker, item = reference.worker, prepared.trials[0]
+    with BoundFunction(reference, prepared.layout, 1) as function:
+        worker.is_wanted, worker.give_way = lambda: True, lambda: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            function.call(item.inputs)
+        worker.is_wanted = lambda: False
+        assert worker.answer(Called, seconds=60)
+        assert not item.compare(function.call(item.inputs)).problems
+    worker.close()
 
 
 class TestEndingWorkers:

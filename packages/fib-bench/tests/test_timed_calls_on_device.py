@@ -205,10 +205,19 @@ class TestNodes:
             function()
         return graph
 
-    def test_kernels_and_copies_are_counted(self, module):
+    def test_kernels_copies_and_fills_are_counted(self, module):
+        from cuda.bindings import driver
+
         x, y = torch.ones(2, 1 << 16, device="cuda:0")
-        graph = self.captured(lambda: (y.copy_(x), x.mul_(2), y.mul_(2)))
-        assert module.inspect(graph.raw_cuda_graph()) == (3, 1)
+
+        def call():
+            y.copy_(x)
+            x.mul_(2)
+            (status,) = driver.cuMemsetD8Async(y.data_ptr(), 0, y.nbytes, torch.cuda.current_stream().cuda_stream)
+            assert status == driver.CUresult.CUDA_SUCCESS
+
+        graph = self.captured(call)
+        assert module.inspect(graph.raw_cuda_graph()) == (3, 2)
 
     def test_kernels_of_a_handshake_are_refused_by_name(self, module):
         compiled = torch.cuda._compile_kernel('extern "C" __global__ void fib_digest() {}', "fib_digest")

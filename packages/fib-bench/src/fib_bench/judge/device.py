@@ -6,7 +6,8 @@ the device, and hold it alone for a timed pass, a few milliseconds; on the CPU t
 otherwise not. Judges that want it wait in a queue, so that a pass is not overtaken by judges that come later. The
 kernel releases both files when a process ends, however that happens.
 
-Compilation, starts of workers and waits do not share it, and each request to a worker lets waiting judges go first.
+Compilation, starts of workers and waits do not share it. Each request to a worker lets waiting judges go first, and so
+does a long call of a reference, whose worker stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -472,7 +473,7 @@ class DeviceContext:
         return self.takes_turns and self.lock.is_shared and self.lock.is_wanted
 
     def give_way(self) -> None:
-        """Let other judges that wait for the device go first; no worker of this judge is at work."""
+        """Let other judges that wait for the device go first; no worker of this judge is at work, or it is paused."""
         if self.is_wanted():
             self.settle()
             self.synchronize()

@@ -281,6 +281,7 @@ class _Checked:
 
     prepared: PreparedWorkload
     precision: PrecisionWatch
+    may_capture: bool
     comparisons: list[Comparison] = attrs.field(factory=list)
     findings: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
     printed: str = ""
@@ -388,7 +389,7 @@ class SolutionRun:
             candidate.worker.close()
             if lacks_memory(str(error)) and self._has_waited_for_memory(prepared.workload.uuid):
                 return None
-            if self._may_capture(prepared):
+            if prepared.workload.uuid not in candidate.not_captured:
                 candidate.not_captured[prepared.workload.uuid] = str(error)
                 return None
             return self._failure(EvaluationStatus.RUNTIME_ERROR, str(error), prepared)
@@ -455,7 +456,7 @@ class SolutionRun:
     def _check(self, prepared: PreparedWorkload) -> _Checked | None:
         """Check outputs and warm up; None if a check that decides no verdict has cost the worker."""
         candidate, phases = self.candidate, self.context.phases
-        checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
+        checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds), self._may_capture(prepared))
         with self._bind(checked) as function:
             for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
                 with nullcontext() if index else phases.during(Phase.COMPILE):
@@ -466,12 +467,7 @@ class SolutionRun:
                     checked.precision.record(item.layout.output_tensors(outputs[None]), expected)
             function.check_together(prepared)
             with phases.during(Phase.WARM_UP):
-                Timer(
-                    function,
-                    prepared,
-                    self.settings,
-                    may_capture=self._may_capture(prepared),
-                )
+                Timer(function, prepared, self.settings, may_capture=checked.may_capture)
             checked.printed = candidate.worker.printed()
         for item, values in prepared.scalars:
             with BoundFunction(candidate, item.layout, 1) as function:
@@ -569,7 +565,7 @@ class SolutionRun:
             function,
             prepared,
             self.settings,
-            may_capture=self._may_capture(prepared),
+            may_capture=item.may_capture,
             is_reference_timed=self.config.profile_baseline,
         ) as timed:
             self._take_samples(timed)
@@ -577,7 +573,7 @@ class SolutionRun:
             timing = timed.timer.graph_fields(is_padding_right=not problem)
             optional = {
                 f"{PADDED_INDICES}_problem": problem if prepared.padded is not None else "",
-                "not_captured": candidate.why_not_captured(prepared.workload.uuid),
+                "not_captured": "" if item.may_capture else candidate.why_not_captured(prepared.workload.uuid),
                 "not_compiled": list(candidate.worker.not_compiled),
             }
             timing |= {PADDED_INDICES: not problem} if prepared.padded is not None else {}

@@ -90,11 +90,6 @@ class Launch(enum.Enum):
     """The host, as an eager caller does."""
 
 
-def digest_ns(digests: Sequence[int]) -> list[int]:
-    """Nanoseconds that digests on a device took, by its clock; a digest is another one if its duration is altered."""
-    return [16 * (digest & (1 << native.SPAN_BITS) - 1) for digest in digests]
-
-
 def is_paired(kind: int, order: Order, launch: Launch) -> bool:
     """Whether each call of such a pass is preceded by the same without a call."""
     return (kind, order, launch) == (native.SOLUTION, Order.COLD, Launch.DEVICE)

@@ -5,6 +5,7 @@ Values reported by a worker are untrusted; verdicts use only output buffers and 
 
 from __future__ import annotations
 
+import signal
 from typing import TypeAlias
 
 import msgspec
@@ -14,6 +15,8 @@ from ..sandbox.model import Isolation
 
 COMPILE_SECONDS_VARIABLE = "FIB_BENCH_COMPILE_SECONDS"
 """Seconds after which a configuration of an autotuned kernel is left out; 30 unless it is set."""
+PAUSE, GO_ON = signal.SIGUSR2, signal.SIGHUP
+"""Signals to the worker of a reference. Python serves the lower one first, where both are pending."""
 BASES = 1
 """Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
 
@@ -198,7 +201,7 @@ class Compiling(msgspec.Struct, frozen=True, tag="compiling"):
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """A reference stands still in a call, and its device is idle, as SIGUSR2 asked for; another signal ends that."""
+    """A reference stands still in a call, and its device is idle, as `PAUSE` asked for, until `GO_ON`."""
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):

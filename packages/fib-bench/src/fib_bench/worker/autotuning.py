@@ -35,7 +35,7 @@ from ..transport.protocol import send
 from .host_reads import replaced
 
 _MODULE = "triton.runtime.autotuner"
-_MAX_PROCESSES, _NICENESS = 16, 19  # compilers use what is left: eager calls of other judges are timed meanwhile
+_MAX_PROCESSES, _NICENESS = 16, 5  # eager calls of other judges are timed meanwhile
 _REMEMBERED_SECONDS = 3600.0  # that a configuration was too slow: the machine may have been busy
 _LEFT_OUT = ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError")
 """Errors of a configuration that Triton's autotuner leaves out; it raises all others."""

@@ -222,7 +222,7 @@ class Worker(AbstractContextManager["Worker"]):
             self._wait(min(left, _TURN_SECONDS))
             is_long = isinstance(self._asked, messages.Call) and self._seconds() - since > _TURN_SECONDS
             if is_long and not self._is_pausing and not self._replies and self.is_wanted():
-                self._is_pausing = self._signal(signal.SIGUSR2)
+                self._is_pausing = self._signal(messages.PAUSE)
         self.waited_seconds += min(self._seconds() - begin, seconds)  # the judge may have been stopped meanwhile
         return self._replies.popleft()
 
@@ -230,18 +230,20 @@ class Worker(AbstractContextManager["Worker"]):
         """Have the paused worker go on after those who wait for the device."""
         self._replies.remove(_PAUSED)
         begin = time.monotonic()
-        self.give_way()
-        self._paused_seconds += time.monotonic() - begin
-        self._is_pausing = False
-        self._signal(signal.SIGUSR2)
+        try:
+            self.give_way()
+        finally:
+            self._paused_seconds += time.monotonic() - begin
+            self._is_pausing = False
+            self._signal(messages.GO_ON)
 
     def _seconds(self) -> float:
         """Seconds of the monotonic clock without pauses."""
         return time.monotonic() - self._paused_seconds
 
     def _signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the worker; returns whether it is there."""
-        with suppress(ProcessLookupError):
+        """Send a signal to the worker; returns whether it is there, and this process may."""
+        with suppress(ProcessLookupError, PermissionError):
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, number)
                 return True

@@ -43,7 +43,8 @@ _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MOST_RESERVED_BYTES = 8 << 30  # beside the memory of captured calls, which is their own
 _MOST_NODES, _COPY_NODES = 1 << 14, 32
-"""Of a pass, a copy or fill as so many. A launch of more waits for calls, which wait for the judge."""
+"""Of a pass, or of one call of two, a copy or fill as so many. A launch of far more waits for calls, which wait for
+the judge."""
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
@@ -287,7 +288,8 @@ class Passes:
     def compose(self, request: ComposePass) -> Composed:
         """Compose a pass over the first slots; raises like `PreparedCall.whole_outputs` if a call is not captured."""
         made, graphs = Composed(0, request.calls), None
-        self._unwritten = self._unwritten or [torch.empty_like(output) for output in self._calls[0].outputs]
+        if request.kind != native.SOLUTION:
+            self._unwritten = self._unwritten or [torch.empty_like(output) for output in self._calls[0].outputs]
         sources: Sequence[Sequence[torch.Tensor]] = [self._unwritten] * request.calls
         if request.kind == native.SOLUTION:
             if request.is_anew:
@@ -332,12 +334,10 @@ class Passes:
             self._stream = _Stream(self._device)
         pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         first = self._capture_all(self._calls[:1], pool)
-        nodes, copies = first.counts[0]
-        if (weight := nodes + _COPY_NODES * copies) > _MOST_NODES:
-            counted = f"{nodes} nodes, {copies} of them copies and fills that count as {_COPY_NODES + 1} each"
-            raise CannotCapture(f"the call consists of {counted}; {_MOST_NODES} can be timed")
-        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(weight, 1))
+        self._most_calls = self._most_calls or max(2, _MOST_NODES // max(_weight(*first.counts[0]), 1))
         others = self._capture_all(self._calls[1 : min(count, self._most_calls)], pool)
+        for counts in others.counts:
+            _weight(*counts)
         pairs = zip(*(attrs.astuple(each, recurse=False) for each in (first, others)), strict=True)
         self._captured = _Captured(*([*one, *other] for one, other in pairs))
         return self._captured
@@ -437,6 +437,14 @@ class Passes:
             at = target if recipe.kind == SEALED else base
             found.append(native_input(recipe, target + place.offset, at + place.offset))
         return found
+
+
+def _weight(nodes: int, copies: int) -> int:
+    """What a captured call counts in a launch; `CannotCapture` if it is too much."""
+    if (weight := nodes + _COPY_NODES * copies) <= _MOST_NODES:
+        return weight
+    counted = f"{nodes} nodes, {copies} of them copies and fills that count as {_COPY_NODES + 1} each"
+    raise CannotCapture(f"the call consists of {counted}; {_MOST_NODES} can be timed")
 
 
 def _reason(error: Exception) -> str:

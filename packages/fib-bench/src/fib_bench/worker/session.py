@@ -12,6 +12,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 
@@ -198,7 +199,8 @@ class Session:
         registry = BuilderRegistry.get_instance()
         if request.solution is None:
             self._function = registry.build_reference(self._definition)
-            signal.signal(signal.SIGUSR2, self._pause)
+            signal.signal(messages.PAUSE, self._pause)
+            signal.signal(messages.GO_ON, self._go_on)
         else:
             solution = parse_json(request.solution, Solution)
             os.environ.update(jit_environment(solution))  # a JIT cache of its own
@@ -237,13 +239,16 @@ class Session:
         self._passes = Passes(self._native, self._calls, inputs, self._bound.layout, request.recipes, mailbox)
 
     def _pause(self, *_: object) -> None:
-        """Stand still between two operations of a call, or go on: references can take seconds."""
-        self._is_paused = not self._is_paused
-        if self._is_paused:
+        """Stand still between two operations of a call: references can take seconds."""
+        self._is_paused = True
+        with suppress(Exception):  # of the call, which meets it again
             self._finish()
-            send(self._connection, messages.Paused())
-            while self._is_paused:
-                time.sleep(_PAUSE_SECONDS)
+        send(self._connection, messages.Paused())
+        while self._is_paused:
+            time.sleep(_PAUSE_SECONDS)
+
+    def _go_on(self, *_: object) -> None:
+        self._is_paused = False
 
     def _set_up(self, call: PreparedCall) -> float:
         taken_ns = call.set_up()

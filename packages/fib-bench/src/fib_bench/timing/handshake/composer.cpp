@@ -255,6 +255,10 @@ Status fib_inspect(Graph graph, u64* counts, char* error, size_t error_size) {
   const Driver& d = table.driver;
   size_t count = 0;
   TRY(d.nodes(graph, nullptr, &count), "listing the captured nodes");
+  if (count > 1 << 16) {
+    snprintf(error, error_size, "the call consists of %zu nodes", count);
+    return -1;
+  }
   std::vector<Node> nodes(count);
   TRY(d.nodes(graph, nodes.data(), &count), "listing the captured nodes");
   for (Node node : nodes) {
@@ -353,7 +357,7 @@ static Status fill(Step& step, FibCall call, bool inputs, bool outputs) {
 }
 
 // What comes before the clock: the key and the inputs, poison in the outputs, and the flush. In a pass without calls the
-// outputs are written once more: a digest then finds them in the cache, not yet in memory, as it does after a call.
+// outputs are written once more: a digest then finds them in the cache, not yet in memory, as after a call with small ones.
 static Status prepare(Step& step, const FibPass& pass, int index, const FibCall& call, bool is_call) {
   const Driver& d = table.driver;
   u64 mailbox = pass.mailbox, state = d.state, timeout = pass.timeout_ns;

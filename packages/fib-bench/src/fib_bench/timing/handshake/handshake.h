@@ -29,7 +29,7 @@ struct FibState {
   u64 go;
   u64 key;    // of the inputs, `start` or `go`; 0 once they are made: who knows it need not read them
   u64 poison; // of the outputs, made of `start`: they are poisoned before the clock runs
-  u64 began;  // when the digest did, by the device's clock
+  u64 began;  // when the last block of the digest did, by the device's clock: before that a call can still run
   u64 flush[FIB_BLOCKS];
   u64 partials[FIB_BLOCKS];
   u32 sms[FIB_SM_WORDS];

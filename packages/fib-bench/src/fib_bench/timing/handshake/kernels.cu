@@ -43,6 +43,7 @@ extern "C" __global__ void fib_wait(FibMailbox* mail, FibState* state, int call,
   const u64 start = take(&mail->start[call], timeout_ns);
   state->seed = fib_one_way(start);
   state->poison = fib_poison(start);
+  state->began = 0;
   if (keyed) state->key = start;
 }
 
@@ -205,7 +206,7 @@ extern "C" __global__ void fib_digest(FibMailbox* mail, FibState* state, int ind
   __shared__ u64 parts[256];
   __shared__ int is_last;
   const u64 go = host_go ? host_go : state->go;
-  if (blockIdx.x == 0 && threadIdx.x == 0) state->began = nanoseconds();
+  if (threadIdx.x == 0) atomicMax((unsigned long long*)&state->began, (unsigned long long)nanoseconds());
   const u64 mine = digest_block(call, state->seed, go, parts);
   if (threadIdx.x == 0) {
     state->partials[blockIdx.x] = mine;

@@ -89,6 +89,11 @@ class Clock(ctypes.Structure):
     )  # fmt: skip
 
 
+def digest_ns(stops: Sequence[int]) -> list[int]:
+    """Nanoseconds that digests on a device took, by its clock; a digest is another one if its duration is altered."""
+    return [16 * (stop & (1 << SPAN_BITS) - 1) for stop in stops]
+
+
 def call_of(inputs: Sequence[Input], outputs: Sequence[Output], *, stride: int = 0) -> Call:
     """A call with these inputs and outputs; the number of blocks of its digest depends on the bytes alone."""
     words = sum(-(-output.bytes // 16) for output in outputs)
