@@ -7,7 +7,7 @@ from fib_bench import BenchmarkConfig
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.functions import BoundFunction
 from fib_bench.measuring import measure
-from fib_bench.timing.handshake.native import Native, NotComposable, open_native
+from fib_bench.timing.handshake.native import CannotCapture, Native, open_native
 from fib_schema import BuildSpec, Evaluation, EvaluationStatus
 
 from .samples import DOUBLE, make_definition, make_solution, make_workload
@@ -222,7 +222,7 @@ class TestNodes:
     def test_kernels_of_a_handshake_are_refused_by_name(self, module):
         compiled = torch.cuda._compile_kernel('extern "C" __global__ void fib_digest() {}', "fib_digest")
         graph = self.captured(lambda: compiled((1, 1, 1), (1, 1, 1), ()))
-        with pytest.raises(NotComposable, match="a kernel of the harness"):
+        with pytest.raises(CannotCapture, match="a kernel of the harness"):
             module.inspect(graph.raw_cuda_graph())
 
     def test_host_functions_are_refused(self, module):
@@ -234,7 +234,7 @@ class TestNodes:
             assert status == driver.CUresult.CUDA_SUCCESS
 
         graph = self.captured(call_host)
-        with pytest.raises(NotComposable, match="a host function"):
+        with pytest.raises(CannotCapture, match="a host function"):
             module.inspect(graph.raw_cuda_graph())
 
 

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from ..inputs.recipes import Input, native_input
 from ..recipe import SEALED, Recipe
 from ..timing.handshake import native
-from ..timing.handshake.native import CannotCapture, HostNative, Native, NotComposable
+from ..timing.handshake.native import CannotCapture, HostNative, Native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, LaunchPass, Layout, RunCalls, TensorSlot
 from .host_reads import OTHERS, Recording, given, record
@@ -350,10 +350,7 @@ class Passes:
             torch.cuda.empty_cache()  # a capture cannot free what earlier calls have left
         found = [self._capture_one(*each, pool) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
-        try:
-            counts = [self._cuda.inspect(graph.raw_cuda_graph()) for graph, _ in found]
-        except NotComposable as error:
-            raise CannotCapture(str(error)) from error
+        counts = [self._cuda.inspect(graph.raw_cuda_graph()) for graph, _ in found]
         return _Captured([graph for graph, _ in found], [outputs for _, outputs in found], recordings, counts)
 
     def _record(self, call: PreparedCall) -> Recording:

@@ -38,10 +38,6 @@ class NativeError(FibError):
     """The native module could not be built, or a driver call failed."""
 
 
-class NotComposable(NativeError):
-    """A captured call contains nodes that a pass cannot contain."""
-
-
 class CannotCapture(Exception):
     """A function could not be captured into a CUDA graph; the process should not be used any more."""
 
@@ -112,7 +108,7 @@ class HostNative:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
-    def _call(self, name: str, *arguments: object, refusal: type[NativeError] = NativeError) -> None:
+    def _call(self, name: str, *arguments: object, refusal: type[Exception] = NativeError) -> None:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         if getattr(self._library, name)(*arguments, error, ctypes.c_size_t(_ERROR_BYTES)):
             raise refusal(error.value.decode(errors="replace"))
@@ -220,9 +216,9 @@ class Native(HostNative):
         self._library.fib_unmap_mailbox(ctypes.c_void_p(address))
 
     def inspect(self, graph: int) -> tuple[int, int]:
-        """Count working nodes, and copies and fills; `NotComposable` if some may outlast the call, or run elsewhere."""
+        """Count working nodes, and copies and fills; `CannotCapture` if some may outlast the call, or run elsewhere."""
         counts = (u64 * 2)()
-        self._call("fib_inspect", ctypes.c_void_p(graph), counts, refusal=NotComposable)
+        self._call("fib_inspect", ctypes.c_void_p(graph), counts, refusal=CannotCapture)
         return counts[0], counts[1]
 
     def compose(self, description: Pass) -> int:
