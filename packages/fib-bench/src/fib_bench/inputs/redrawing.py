@@ -55,9 +55,6 @@ class Redrawing:
 _Draw = Callable[[Integers, torch.Generator], Integers]  # new values of the same shapes, by name
 
 
-# -- draws -------------------------------------------------------------------------------------
-
-
 def _relabel(integers: Integers, generator: torch.Generator, *, units: Mapping[str, int], pool: int) -> Integers:
     """Relabel the pages or experts of a pool by one permutation that maps none to itself.
 
@@ -97,9 +94,6 @@ def _change_lengths(
     elif len(lengths) == 1:
         lengths[0] = 0
     return {name: lengths} | {row: integers[row].clamp(0, pages - 1) for row in rows}
-
-
-# -- requests ----------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -177,9 +171,6 @@ def _find_requests(definition: Definition, integers: Integers, roles: Mapping[st
         rows = tuple(name for name in names if name not in ragged and integers[name].shape[:1] == (count,))
         groups.append(_Requests(count, tuple(offsets.get(count, ())), tuple(lengths.get(count, ())), rows, ragged))
     return groups
-
-
-# -- the structure of a call -------------------------------------------------------------------
 
 
 class Structure:

@@ -375,8 +375,6 @@ def softmax_scale(draft: InputDraft, _name: str) -> float:
     return _root(first_axis(draft.axes, "head_dim", "head_dim_qk", "head_size") or 128)
 
 
-# -- the table ---------------------------------------------------------------------------------
-
 _REMEDY = "; state their range as its description ('uniform values from 0 to 99'), a generator, or a blob"
 _UNIFORM = re.compile(r"uniform values from (-?[\d.e+-]+) to (-?[\d.e+-]+)")
 _REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
@@ -582,8 +580,6 @@ def _cast(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         values = values.clamp_(-torch.finfo(dtype).max, torch.finfo(dtype).max)
     return values.to(dtype)
 
-
-# -- selection by values -----------------------------------------------------------------------
 
 _SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort"})
 """Calls by which a reference selects elements by their values; what equal ones give is ambiguous."""

@@ -365,9 +365,6 @@ def settings_of(device: torch.device) -> dict[str, object]:
     return settings
 
 
-# -- the device of a judge -----------------------------------------------------------------------------------
-
-
 @attrs.define(kw_only=True)
 class DeviceContext:
     """The device of one judge, and its turns there.
@@ -412,8 +409,6 @@ class DeviceContext:
         """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
         return time.monotonic() - self.lock.waited_seconds
 
-    # -- workers that end ------------------------------------------------------------------------
-
     def kill(self, worker: Worker) -> None:
         """Kill a worker without waiting for its end."""
         self._keep_device(True)  # the end of its device context disturbs passes
@@ -438,8 +433,6 @@ class DeviceContext:
     def _keep_device(self, is_kept: bool) -> None:
         if self.takes_turns:
             self.lock.keep(is_kept)
-
-    # -- requests --------------------------------------------------------------------------------
 
     def begin_request(self) -> float:
         """Finish this process's work on the device, and let other judges go first; returns the bound on the request."""

@@ -117,8 +117,6 @@ class Judge(AbstractContextManager["Judge"]):
             self._watch.stop()
         self._server.close()
 
-    # -- workloads -----------------------------------------------------------------------------
-
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
         """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
@@ -181,8 +179,6 @@ class Judge(AbstractContextManager["Judge"]):
             return
         raise InputError(definition.name, workload.uuid, "", problem)
 
-    # -- solutions -----------------------------------------------------------------------------
-
     def evaluate(
         self, definition: Definition, solution: Solution, workloads: Sequence[PreparedWorkload]
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
@@ -202,8 +198,6 @@ class Judge(AbstractContextManager["Judge"]):
                 yield prepared.workload, result
         finally:
             self.context.kill(candidate.worker)
-
-    # -- plans -----------------------------------------------------------------------------------
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""

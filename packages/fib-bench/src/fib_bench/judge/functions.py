@@ -212,8 +212,6 @@ class BoundFunction:
             raise WorkerLost(problem, is_timeout=True)
         return self.context.begin_request()
 
-    # -- single calls ----------------------------------------------------------------------------
-
     def call(self, inputs: torch.Tensor, slot: int | None = None, *, is_first: bool = False) -> torch.Tensor:
         """Call once on inputs, ``[bytes]``; returns a copy of the outputs' memory, ``[bytes]``.
 
@@ -279,8 +277,6 @@ class BoundFunction:
             _raise_if_wrong(attrs.evolve(verdict, problems=problems), where, notes)
         self.comparisons += verdict.comparisons
 
-    # -- many calls together ---------------------------------------------------------------------
-
     def check_together(self, prepared: PreparedWorkload) -> None:
         """Call many times on inputs of each distribution and check the outputs together, if the checks have trials."""
         items = list({item.distribution: item for item in reversed(prepared.trials) if item.check.trials}.values())
@@ -304,8 +300,6 @@ class BoundFunction:
             verdict = prepared.checker.guarded(lambda: prepared.checker.evaluator.judge_together(seen))
             _raise_if_wrong(verdict, where)
             self.findings[where] = verdict.extra
-
-    # -- slots of timed passes -------------------------------------------------------------------
 
     def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
         """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""

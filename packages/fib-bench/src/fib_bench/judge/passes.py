@@ -221,8 +221,6 @@ class Passes:
             self.calls, self._held = reply.calls, self._held[: reply.calls]
             self.nodes, self.reads, self.waits = reply.nodes, reported_lines(reply.reads), reported_lines(reply.waits)
 
-    # -- one pass ------------------------------------------------------------------------------------
-
     def run(
         self, kind: int, order: Order, launch: Launch, *, is_watched: bool = False, is_new: bool = True
     ) -> TimedPass:
@@ -394,8 +392,6 @@ class Verification:
         self.precision = PrecisionWatch(prepared.error_bounds)
         """The precision of timed outputs: a function can compute with less only where it is timed."""
 
-    # -- digests -------------------------------------------------------------------------------------
-
     def room_for(self, passes: int) -> int:
         """The number of passes that can follow each other without verification, from one to `passes`."""
         slots = self._function.slots
@@ -431,8 +427,6 @@ class Verification:
         place = len(kept) if len(kept) < most else SECRET.randrange(self.made[sample])
         if self._is_compared and place < most:
             kept[place : place + 1] = [(sample, call, outputs.clone())]
-
-    # -- fresh answers -------------------------------------------------------------------------------
 
     def finish(self, answer: Answer) -> None:
         """Compare some calls with fresh answers, outside the exclusive time."""

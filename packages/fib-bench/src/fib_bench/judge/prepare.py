@@ -150,8 +150,6 @@ class Preparation:
     def _is_late(self) -> bool:
         return self.context.seconds() > self._deadline
 
-    # -- inputs ----------------------------------------------------------------------------------
-
     def _inputs(self, index: int, distribution: str) -> InputDraft:
         with self.context.phases.during(Phase.INPUTS):
             return make_input_values(
@@ -275,8 +273,6 @@ class Preparation:
             return {}
         outputs = [function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)]
         return error_bounds(inputs, *outputs)
-
-    # -- generated inputs ------------------------------------------------------------------------
 
     def _generated(
         self, function: BoundFunction, base: InputSet, made: InputDraft

@@ -241,9 +241,6 @@ class PreparedWorkload:
         return bool(others) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
 
 
-# -- generated inputs in memory of the judge -----------------------------------------------------------------
-
-
 def fill(
     recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, *keys: int
 ) -> None:

@@ -173,8 +173,6 @@ class Timer:
         )
         self._load_code()
 
-    # -- preparation ---------------------------------------------------------------------------------
-
     def _warm_up(self) -> float:
         """Call until compilers and caches have settled; returns the nanoseconds of a call, as the worker reports."""
         request = WarmUp(self._config.warmup_runs, self._config.measure_seconds / 4)
@@ -553,8 +551,6 @@ class Interleaved:
             function.release()
         self._functions = {}
 
-    # -- reference and baseline ------------------------------------------------------------------
-
     def _try(self, role: str, step: Callable[[str], None]) -> None:
         """Make a step of a role; one that fails is timed without captures in a fresh worker, or left out."""
         try:
@@ -590,8 +586,6 @@ class Interleaved:
         )
         self._functions[role] = function.__enter__()
         return worker
-
-    # -- timing ----------------------------------------------------------------------------------
 
     def time(self, max_seconds: float, activity: BackgroundActivity) -> None:
         """Time the solution and the others in turns until all are precise. Others that fail are left out.

@@ -155,8 +155,6 @@ class Worker(AbstractContextManager["Worker"]):
     def _has_ended(self) -> bool:
         return self.pid in self.server.exits
 
-    # -- requests ------------------------------------------------------------------------------------
-
     def request(
         self, request: msgspec.Struct, reply: type[R], descriptors: tuple[int, ...] = (), *, seconds: float
     ) -> R:
@@ -285,8 +283,6 @@ class Worker(AbstractContextManager["Worker"]):
             self._read_output()
         text, self._printed = self._printed.text(), KeptOutput()
         return text
-
-    # -- the end -------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""

@@ -63,9 +63,6 @@ class Recording:
         return tuple(dict.fromkeys(str(crossing) for crossing in self.crossings if crossing.given is None))
 
 
-# -- operations that read only a size ------------------------------------------------------------------------
-
-
 def _split_masks(indices: Sequence[torch.Tensor | None], counts: Sequence[int]) -> list[torch.Tensor | None]:
     """Indices in which numbers of elements stand in place of boolean masks."""
     waiting, found = list(counts), list[torch.Tensor | None]()
@@ -145,9 +142,6 @@ _NAMES = MappingProxyType({
     "_local_scalar_dense": ".item()", "_to_copy": ".to()", "copy_": ".copy_()", "_unique2": "unique",
     "index": "boolean indexing", "index_put_": "boolean indexing", "_index_put_impl_": "boolean indexing",
 })  # fmt: skip
-
-
-# -- modes ---------------------------------------------------------------------------------------------------
 
 
 class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -283,9 +277,6 @@ def solution_line() -> str:
     while frame is not None and frame.f_code.co_filename.startswith(OTHERS):
         frame = frame.f_back
     return "its code" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-# -- calls ---------------------------------------------------------------------------------------------------
 
 
 def record(call: Callable[[], object], device: torch.device) -> Recording:

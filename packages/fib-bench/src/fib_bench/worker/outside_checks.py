@@ -102,9 +102,6 @@ def memory_digest(pid: int, start: int, length: int) -> str:
     return digest.hexdigest()
 
 
-# -- code --------------------------------------------------------------------------------------
-
-
 def modified_text(pid: int) -> list[str]:
     """Executable mappings of files that contain pages which are not those of the file, as sentences.
 
@@ -264,9 +261,6 @@ def _signal_all(pids: Iterable[int], family: set[int], number: signal.Signals) -
                     signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
-
-
-# -- background activity ------------------------------------------------------------------------
 
 
 class BackgroundActivity:

@@ -278,8 +278,6 @@ class Passes:
         self._unwritten: Sequence[torch.Tensor] = ()
         """Outputs of passes without calls, which a digest copies from another place as it does those of a call."""
 
-    # -- captured calls ------------------------------------------------------------------------------
-
     @property
     def _cuda(self) -> Native:
         assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
@@ -387,8 +385,6 @@ class Passes:
             raise CannotCapture(_reason(error)) from error
         return graph, outputs
 
-    # -- eager calls ---------------------------------------------------------------------------------
-
     def run_calls(self, request: RunCalls) -> None:
         """Make the calls of a pass, each when the judge says so."""
         sources = [call.digested for call in self._calls]
@@ -407,8 +403,6 @@ class Passes:
         self._module.wait_for_go(description, index)
         result = call.invoke()
         self._module.stop(description, index, call.addresses_of(result))
-
-    # -- places --------------------------------------------------------------------------------------
 
     def _describe(
         self, request: ComposePass | RunCalls, sources: Sequence[Sequence[torch.Tensor]], graphs: Any
