@@ -156,7 +156,7 @@ def _wrong_outputs(
     if evaluation.status is not EvaluationStatus.INCORRECT_NUMERICAL:
         return (), ""
     from fib_bench.evaluators import evaluator_for
-    from fib_bench.inputs import distributions_of
+    from fib_bench.inputs.generation import distributions_of
 
     from .sandboxed.run import call_once, make_values
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         UnsupportedDevice,
     )
     from .execution.judge_process import JudgeProcess
-    from .inputs import make_inputs
+    from .inputs.generation import make_inputs
     from .measuring import Latencies, measure
 
     __version__: str

@@ -3,9 +3,3 @@
 `generation` reads blobs, looks up in `synthesis` what makes other inputs, and lengthens index inputs. For timed calls
 `recipes` say what `generator.h` makes of a key, and `redrawing` draws structural integers.
 """
-
-from __future__ import annotations
-
-from .generation import Value, distributions_of, make_inputs
-
-__all__ = ["Value", "distributions_of", "make_inputs"]
