@@ -271,8 +271,6 @@ class Structure:
     def _changed(self, drawn: Integers) -> tuple[str, ...]:
         return tuple(name for name, tensor in self.integers.items() if not torch.equal(drawn[name], tensor))
 
-    # -- planning --------------------------------------------------------------------------------
-
     def _count(self, role: Role) -> int:
         return first_axis(self.axes, *_LIMITS[role]) or 0
 

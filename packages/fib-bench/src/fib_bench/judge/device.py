@@ -199,9 +199,6 @@ def _try(descriptor: int, how: int) -> bool:
     return True
 
 
-# -- memory that several judges and their workers share ------------------------------------------------------
-
-
 def available_bytes(device: torch.device) -> int:
     """The free memory of a device, in bytes."""
     if device.type == "cuda":
@@ -230,9 +227,6 @@ def total_bytes(device: torch.device) -> int:
 def lacks_memory(message: str) -> bool:
     """Whether a worker's report of a failure names a lack of device memory; a solution can write such a report."""
     return "out of memory" in message.lower().replace("_", " ")  # as torch and as the driver say it
-
-
-# -- clocks and settings ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -445,8 +439,6 @@ class DeviceContext:
         """The bound on a request that is sent now."""
         is_held = self.lock.is_alone or self.lock.is_shared
         return min(self.timeout_seconds, self.held_timeout_seconds) if is_held else self.timeout_seconds
-
-    # -- turns on the device ---------------------------------------------------------------------
 
     def device_work(self) -> AbstractContextManager[None]:
         """Use the device during a block, beside other judges but not while one of them times a pass."""

@@ -360,8 +360,6 @@ class Worker(AbstractContextManager["Worker"]):
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
         return f"the worker exited with status {os.WEXITSTATUS(ended.wait_status)} before it answered"
 
-    # -- what arrives --------------------------------------------------------------------------------
-
     def _wait(self, seconds: float) -> None:
         """Wait for the channel, the output or the server's reports, and read available data."""
         for read in [self._sources[source] for source in wait(self._sources, seconds)]:
