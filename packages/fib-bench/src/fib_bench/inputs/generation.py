@@ -65,13 +65,9 @@ def run(_request):
 class ProblemGenerator:
     """The function of a definition that makes inputs, where no rule or distribution describes them.
 
-    A definition names a top-level function of its reference, and the inputs that it makes::
+    A definition names a top-level function of its reference, and the inputs that it makes (docs/manual/data-format)::
 
         "extra": {"input_generator": {"function": "make_pair", "inputs": ["a", "b", "w"], "parameters": ["w"]}}
-
-    The function gets a mapping and a device, and returns tensors by name. The mapping has the sizes of all axes, the
-    scalars and the ``generator_arguments`` (in ``extra``) of the workload, the ``inputs`` that are wanted, of type
-    ``random``, and ``seed``, with which torch, random and NumPy are seeded before.
 
     The call is a `Definition` of its own whose outputs are those inputs: a generator runs where references run, with
     the same limits and checks. Source: the custom inputs of NVIDIA's SOL-ExecBench, which have the same signature.

@@ -122,7 +122,6 @@ class Passes:
     """The passes of one function over its slots; `call_ns` is what a call takes about.
 
     Structural integers, as those of page tables, are drawn by the judge; other inputs are generated for each call.
-
     The slots of the function hold `base`, of which this is a copy. `redraw` draws structural integers, which else stay.
     """
 
@@ -154,11 +153,11 @@ class Passes:
         positions = {name: function.layout.message.inputs.index(slot) for name, slot in function.layout.inputs.items()}
         found = [sealed(name, positions[name], value) for name, value in self._structures[-1].items()]
         self._sealed = [recipe for recipe in found if recipe is not None][: native.MAX_INPUTS - len(recipes)]
-        self._page, self._mailbox = self._open()
+        self._mailbox = self._open()
         self.nodes = 0
         """Kernels, copies and fills of one captured call."""
 
-    def _open(self) -> tuple[mmap.mmap, native.Mailbox]:
+    def _open(self) -> native.Mailbox:
         descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, native.MAILBOX_BYTES)
@@ -168,7 +167,7 @@ class Passes:
             self._function.ask(request, Done, descriptors=(descriptor,))
         finally:
             os.close(descriptor)
-        return page, native.Mailbox.from_buffer(page)
+        return native.Mailbox.from_buffer(page)  # which keeps the page mapped
 
     @property
     def changed_names(self) -> frozenset[str]:
