@@ -391,7 +391,12 @@ class SolutionRun:
             is_runtime_error = error.status is EvaluationStatus.RUNTIME_ERROR
             if is_runtime_error and lacks_memory(error.message) and self._has_waited_for_memory(prepared.workload.uuid):
                 return None
-            return self._rejected(prepared, error)
+            is_wrong = error.status is EvaluationStatus.INCORRECT_NUMERICAL
+            correctness = correctness_of(error.comparisons, self.settings, {}) if is_wrong else None
+            evaluation = self._failure(error.status, error.message, prepared, correctness)
+            if not is_wrong and (self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK):
+                candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
+            return evaluation
         except WorkerLost as lost:
             return None if candidate.is_first_kill(lost) else self._failure(status_of(lost), str(lost), prepared)
 
@@ -412,14 +417,6 @@ class SolutionRun:
             wait_for_memory(self.context.device)
         return True
 
-    def _rejected(self, prepared: PreparedWorkload, error: Rejected) -> Evaluation:
-        is_wrong = error.status is EvaluationStatus.INCORRECT_NUMERICAL
-        correctness = correctness_of(error.comparisons, self.settings, {}) if is_wrong else None
-        evaluation = self._failure(error.status, error.message, prepared, correctness)
-        if not is_wrong and (self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK):
-            self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
-        return evaluation
-
     def _failure(
         self,
         status: EvaluationStatus,
@@ -436,14 +433,9 @@ class SolutionRun:
     # -- phase A ---------------------------------------------------------------------------------
 
     def _bind(self, item: _Checked) -> BoundFunction:
-        prepared = item.prepared
-        function = BoundFunction(
-            self.candidate,
-            prepared.layout,
-            prepared.slots,
-            keeps_integers=self.baselines.baseline_has_setup(self.definition),
-            prepared=prepared,
-        )
+        prepared, keeps = item.prepared, self.baselines.baseline_has_setup(self.definition)
+        layout, slots = prepared.layout, prepared.slots
+        function = BoundFunction(self.candidate, layout, slots, keeps_integers=keeps, prepared=prepared)
         function.comparisons, function.findings = item.comparisons, item.findings
         return function
 
@@ -473,12 +465,9 @@ class SolutionRun:
 
     # -- padded indices --------------------------------------------------------------------------
     #
-    # Engines keep page numbers in buffers longer than their total, whose contents change between the replays of a CUDA
-    # graph. This check makes such calls in one place: all tensors keep their addresses and shapes, and the integers
-    # change in place. On a CUDA device the first call is captured and the others are its replays; on the CPU each of
-    # them is a call. First, valid pages stand behind the total, so that a solution that reads them is wrong; then
-    # numbers that are not pages. The result is a property beside the verdict: nothing is rejected here but tampering.
-    # A solution that fails may leave a worker that must not be used any more, so this precedes all timing.
+    # On a CUDA device the first call is captured and the others are its replays; on the CPU each of them is a call. The
+    # result is a property beside the verdict: nothing is rejected here but tampering. A solution that fails may leave a
+    # worker that must not be used any more, so this precedes all timing.
 
     def _padding_problem(self, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
         """Reason that it was not shown to be right with padded indices; empty if it was. Closes an unusable worker."""
@@ -619,6 +608,5 @@ def _captured(function: BoundFunction, first: torch.Tensor) -> Callable[[torch.T
 
 
 def _summary(text: str) -> str:
-    """The last line of a traceback, which names the error; else the first line."""
-    lines = text.strip().splitlines()
-    return (lines[-1] if "Traceback" in lines[0] else lines[0]) if lines else "no reason was given"
+    """The first line of a reason, which names the error."""
+    return next(iter(text.strip().splitlines()), "no reason was given")

@@ -371,7 +371,6 @@ def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) 
     """Check that nobody has changed the code of a worker; returns why that could not be checked, if so.
 
     Its libraries are compared with those of a trusted worker, so that one which patches itself accuses nobody.
-
     `trusted` has never run code of a solution; `digest` is that of the native module's table before one was there.
     """
     try:
