@@ -10,16 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .shared.kernels import softplus
+
 ROWS = 32
-
-
-@triton.jit
-def softplus(x):
-    exponential = tl.exp(tl.minimum(x, 20.0))
-    shifted = 1.0 + exponential
-    is_tiny = shifted == 1.0
-    ratio = exponential / tl.where(is_tiny, 1.0, shifted - 1.0)  # corrects the rounding of 1 + exponential
-    return tl.where(x > 20.0, x, tl.where(is_tiny, exponential, tl.log(shifted) * ratio))
 
 
 @triton.jit

@@ -11,14 +11,9 @@ import math
 import triton
 import triton.language as tl
 
+from .shared.kernels import product
+
 KEYS = 64
-
-
-@triton.jit
-def product(a, b, INTERPRETED: tl.constexpr):
-    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers, and truncates to bfloat16
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a.to(b.dtype), b)
 
 
 @triton.jit

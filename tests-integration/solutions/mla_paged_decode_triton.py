@@ -14,18 +14,13 @@ import torch
 import triton
 import triton.language as tl
 
+from .shared.kernels import join, product
+
 PROGRAMS = 264
 """Number of programs that keep a device busy: two for each multiprocessor of an H200."""
 SHORTEST = 128
 """Fewer keys than this are not worth a program of their own."""
 KEYS = 32
-
-
-@triton.jit
-def product(a, b, INTERPRETED: tl.constexpr):
-    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers, and truncates to bfloat16
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a.to(b.dtype), b)
 
 
 @triton.jit
@@ -76,31 +71,6 @@ def attend(
     found = found / tl.where(total > 0, total, 1.0)[:, None]
     there = output + to.to(tl.int64)[:, None] * CKV + wide[None, :]
     tl.store(there, found.to(output.dtype.element_ty), mask=inside[:, None])
-
-
-@triton.jit
-def join(
-    parts, parts_lse, output, lse,
-    DIM: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, ALL: tl.constexpr, SOME: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    every = tl.arange(0, ALL)
-    heights = tl.load(parts_lse + row * SPLITS + every, mask=every < SPLITS, other=-float("inf"))
-    peak = tl.max(heights, 0)
-    shift = tl.where(peak == -float("inf"), 0.0, peak)
-    total = tl.sum(tl.exp2(heights - shift), 0)
-    found = tl.zeros((COLUMNS,), tl.float32)
-    for begin in range(0, SPLITS, SOME):
-        split = begin + tl.arange(0, SOME)
-        height = tl.load(parts_lse + row * SPLITS + split, mask=split < SPLITS, other=-float("inf"))
-        there = parts + (row * SPLITS + split)[:, None] * DIM + columns[None, :]
-        part = tl.load(there, mask=(split < SPLITS)[:, None], other=0.0)
-        found += tl.sum(part * tl.exp2(height - shift)[:, None], 0)
-    found = found / tl.where(total > 0, total, 1.0)
-    tl.store(output + row * DIM + columns, found.to(output.dtype.element_ty))
-    if tl.program_id(1) == 0:
-        tl.store(lse + row, shift + tl.log2(total))
 
 
 def run(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, *rest):

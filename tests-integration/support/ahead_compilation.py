@@ -5,8 +5,9 @@ read a value fails. The tensors are on the CPU, because torch without CUDA canno
 a Triton kernel is compiled for `TARGET` with the specialization that it would have there, and not executed.
 """
 
-import importlib.util
+import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import attrs
@@ -99,12 +100,8 @@ def _fake_mode():
 
 @cache
 def _module(file):
-    spec = importlib.util.spec_from_file_location(Path(file).stem, FOLDER / file)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.append(str(FOLDER.parent))  # as modules of a package, which import others of it
+    return import_module(f"{FOLDER.name}.{Path(file).stem}")
 
 
 def _check(case):

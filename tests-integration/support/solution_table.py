@@ -48,7 +48,11 @@ class TableEntry:
             destination_passing_style=self.destination_passing_style,
         )
         name = name or f"{self.file.replace('.', '_')}_{definition.name}"
-        return Solution(name, definition.name, "fib", spec, (SourceFile(self.file, text),))
+        shared = re.findall(r"^from \.(\w+)\.(\w+) import ", text, re.MULTILINE)
+        texts = {self.file: text} | {
+            f"{folder}/{module}.py": (FOLDER / folder / f"{module}.py").read_text("utf-8") for folder, module in shared
+        }
+        return Solution(name, definition.name, "fib", spec, tuple(map(SourceFile, texts, texts.values())))
 
 
 @cache
