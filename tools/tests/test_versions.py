@@ -15,8 +15,6 @@ from packaging.version import Version
 PACKAGES = find_packages(ROOT)
 every_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 
-# -- platforms -----------------------------------------------------------------------------------------
-
 
 @every_package
 def test_a_package_states_its_platforms_and_addresses(package):
@@ -47,9 +45,6 @@ def test_a_pure_wheel_holds_no_compiled_file(package):
     """`py3-none-any` would be wrong otherwise."""
     compiled = {".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".cubin", ".fatbin"}
     assert [path for path in (package.folder / "src").rglob("*") if path.suffix in compiled] == []
-
-
-# -- versions ------------------------------------------------------------------------------------------
 
 
 @every_package

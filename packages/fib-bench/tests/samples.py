@@ -114,6 +114,12 @@ def make_result(
     return Trace(definition, Workload(axes or {"n": 4}, {"x": RandomInput()}, workload), solution, evaluation)
 
 
+def timing_of(evaluation):
+    """The fields of a trace about the timing of an evaluation that passed."""
+    assert evaluation.performance is not None, evaluation.log
+    return evaluation.performance.extra["timing"]
+
+
 def trace_set_of(*traces):
     """The traces, by the names of their definitions."""
     groups = {}

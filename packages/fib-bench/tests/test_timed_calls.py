@@ -10,7 +10,7 @@ from fib_bench.judge.device import DeviceLock
 from fib_bench.worker.client import ForkServerClient
 from fib_schema import Evaluation, EvaluationStatus, ScalarInput
 
-from .samples import DOUBLE, FORGES, SLOTS, UNTIMED_CALLS, make_definition, make_solution, make_workload
+from .samples import DOUBLE, FORGES, SLOTS, UNTIMED_CALLS, make_definition, make_solution, make_workload, timing_of
 
 COUNTS = """
 calls = 0
@@ -53,14 +53,7 @@ def judged(evaluate):
     return run
 
 
-def timing_of(evaluation):
-    assert evaluation.performance is not None, evaluation.log
-    return evaluation.performance.extra["timing"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "calls"), [(0.003, SLOTS), (0.03, 8), (0.15, 2)]
-)  # other evaluations wait for a pass
+@pytest.mark.parametrize(("seconds", "calls"), [(0.003, SLOTS), (0.03, 8), (0.15, 2)])  # others wait for a pass
 def test_a_latency_is_what_a_caller_waits_for(judged, seconds, calls):
     code = f"import time\ndef run(x):\n    time.sleep({seconds})\n    return x * 2\n"
     found = judged(code, iterations=1, max_iterations=1)
@@ -77,8 +70,6 @@ def test_a_latency_is_what_a_caller_waits_for(judged, seconds, calls):
     assert timing["timed_calls"] >= timing["verified_calls"] >= min(calls, 10)
     assert timing["detected_share"] == pytest.approx(1 - 0.01 ** (1 / timing["verified_calls"]), abs=1e-4)
 
-
-# -- wrong outputs where calls are timed -------------------------------------------------------------
 
 WRONG = {
     "nothing is computed": (
@@ -248,9 +239,6 @@ def test_an_output_may_be_a_number(evaluate, result):
     (found,) = evaluate(make_solution(f"def run(x):\n    return {result}\n", definition="made"), definition=definition)
     assert found.status is EvaluationStatus.PASSED, found.log
     assert timing_of(found)["verified_calls"] >= 10
-
-
-# -- inputs ------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_vary_is_told(evaluate):

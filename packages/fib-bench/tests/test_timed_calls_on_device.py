@@ -10,7 +10,7 @@ from fib_bench.measuring import measure
 from fib_bench.timing.handshake.native import CannotCapture, Native, open_native
 from fib_schema import BuildSpec, Evaluation, EvaluationStatus
 
-from .samples import DOUBLE, make_definition, make_solution, make_workload
+from .samples import DOUBLE, make_definition, make_solution, make_workload, timing_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,11 +44,6 @@ def judged():
 
     yield run
     judge.close()
-
-
-def timing_of(evaluation):
-    assert evaluation.performance is not None, evaluation.log
-    return evaluation.performance.extra["timing"]
 
 
 def test_captured_calls_have_both_latencies_in_both_orders(judged):

@@ -180,9 +180,7 @@ def test_mla(fi):
     run = mla_wrapper(fi, 1, QO_INDPTR, causal=True).run
     assert isinstance(explain(run, *tensors), ConvertedCall)
     assert reason(run, *tensors, return_lse_base_on_e=True) == "return_lse_base_on_e is given"
-    scaled = mla_wrapper(
-        fi, 1, QO_INDPTR, causal=True, sm_scale=torch.tensor(0.5)
-    )  # its value may change after the plan
+    scaled = mla_wrapper(fi, 1, QO_INDPTR, causal=True, sm_scale=torch.tensor(0.5))  # it may change after the plan
     assert reason(scaled.run, *tensors) == "its softmax scale is not a number"
     uneven = torch.tensor([0, 2, 2, 3], dtype=torch.int32)  # three requests, three queries, not one each
     rows = tuple(tensor[:3] for tensor in tensors[:2])
@@ -412,9 +410,6 @@ def test_plan_method_cannot_be_explained(fi):
         explain(decode_wrapper(fi, 1).plan)
     with pytest.raises(NotPatched, match="len is not patched"):
         explain(len, "")
-
-
-# -- signatures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)

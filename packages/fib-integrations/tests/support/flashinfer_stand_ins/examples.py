@@ -247,9 +247,6 @@ MOE_RENORM = make_definition(
 )
 
 
-# -- calls -------------------------------------------------------------------------------------------
-
-
 def _of(path, arguments, writes=None, **kwargs):
     """A call of a function, which returns its results or writes them to some of its arguments."""
 
@@ -544,9 +541,6 @@ STRIDED = (
     Example("prefill, HND, one tensor", _gqa("prefill_causal", 4), _seeded(_prefill(4, "HND+")), is_planned=True),
 )
 """Calls whose caches are not contiguous: solutions serve them that were verified with the same strides."""
-
-
-# -- data sets ---------------------------------------------------------------------------------------
 
 
 def reference_solution(definition, *, kind="returning"):
