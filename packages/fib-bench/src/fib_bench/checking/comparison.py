@@ -110,15 +110,10 @@ def _float4_values(device: torch.device) -> torch.Tensor:
 
 
 def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two flat tensors of one dtype are the same, bit by bit; waits for the device."""
-    return torch.equal(_as_words(a), _as_words(b))
-
-
-def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a flat tensor as int64 where alignment permits, which is 8 times as fast."""
-    data = tensor.contiguous().view(torch.uint8)  # outputs of no dimension of several calls lie apart
-    is_aligned = data.storage_offset() % 8 == 0 and data.numel() % 8 == 0
-    return data.view(torch.int64) if is_aligned else data
+    """Whether two tensors of one shape and dtype are the same, bit by bit; waits for the device."""
+    data = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b)]
+    is_aligned = all(each.storage_offset() % 8 == 0 and each.numel() % 8 == 0 for each in data)
+    return torch.equal(*(each.view(torch.int64) if is_aligned else each for each in data))  # 8 times as fast
 
 
 WHOLE_ROW = 0.5

@@ -11,7 +11,7 @@ import attrs
 import torch
 from fib_schema import Definition, DType, EvaluationStatus, SafetensorsInput, Workload
 
-from ..checking.comparison import raise_if_mostly_undefined
+from ..checking.comparison import has_same_bytes, raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
 from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..errors import InputError
@@ -191,7 +191,7 @@ class Preparation:
         seed, names = self.run.seed, self._generator.names(self._recorded)
         values, other = (self._generate(names, seed, is_in_new_process=is_new) for is_new in (False, True))
         for name, value in values.items():
-            if not torch.equal(value.view(-1).view(torch.uint8), other[name].view(-1).view(torch.uint8)):
+            if not has_same_bytes(value, other[name]):
                 problem = f"makes other values of {name!r} in another process from the same seed, {seed}"
                 self._refuse(f"{problem}; draw from torch, random or numpy.random, or use arguments['seed']")
         return values

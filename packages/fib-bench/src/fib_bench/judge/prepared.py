@@ -11,7 +11,7 @@ import torch
 from fib_schema import Definition, Workload
 from fib_schema.strides import layout_extra
 
-from ..checking.comparison import OTHER_INPUTS, ZEROS, insensitive_to_all
+from ..checking.comparison import OTHER_INPUTS, ZEROS, has_same_bytes, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
@@ -177,7 +177,7 @@ class PreparedWorkload:
         first = self.layout.input_tensors(self.trials[0].inputs)
         for index, item in enumerate(self.trials):
             tensors = self.layout.input_tensors(item.inputs)
-            other = [name for name in same if not torch.equal(_bytes(tensors[name]), _bytes(first[name]))]
+            other = [name for name in same if not has_same_bytes(tensors[name], first[name])]
             same = [name for name in same if name not in other]
             place = f"first with other {', '.join(other)}" if other and item is self.generated else f"input set {index}"
             places.append(f"{place} ({item.distribution})")
@@ -187,7 +187,7 @@ class PreparedWorkload:
     def structural_outputs(self) -> list[str]:
         """Outputs that other generated values do not change: they depend on structural integers alone."""
         one, other = self.trials[0].outputs, self.generated.outputs
-        return [name for name in one if torch.equal(_bytes(one[name]), _bytes(other[name]))]
+        return [name for name in one if has_same_bytes(one[name], other[name])]
 
     @property
     def hidden_from_setup(self) -> Callable[[], Mapping[str, torch.Tensor]] | None:
@@ -271,7 +271,3 @@ def write_tensors(targets: Mapping[str, torch.Tensor], values: Mapping[str, torc
     """Copy tensors into the inputs of the same names."""
     for name, value in values.items():
         targets[name].copy_(value)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
