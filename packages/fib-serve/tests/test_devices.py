@@ -17,7 +17,7 @@ from fib_serve.device_worker import DeviceWorker
 from fib_serve.errors import InvalidSetting, IsolationTooWeak
 from fib_serve.judges import Judges
 from fib_serve.queue import MAX_ATTEMPTS
-from fib_serve.submissions import NewSubmission, submit
+from fib_serve.submissions import NewSubmission, remove_user, submit
 
 from .conftest import make_contest
 from .samples import GOOD, bearer, make_solution, make_trace, read
@@ -107,16 +107,22 @@ def until(database, identifier, is_enough):
         (PlayedJudges(CRASH), State.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last one because"),
         (PlayedJudges(JudgeFailed("signal")), State.FAILED, f"{MAX_ATTEMPTS} attempts failed, the last one because"),
         (PlayedJudges(is_endless=True), State.FAILED, "its evaluation took more than 0.2 s, the limit"),
+        (PlayedJudges(is_endless=True), State.FAILED, "rejected: copied"),
     ],
-    ids=["passes", "loses a judge", "dies", "takes too long"],
+    ids=["passes", "loses a judge", "dies", "takes too long", "is of a user who is removed"],
 )
 def test_a_submission_ends(settings, database, user_id, judges, state, error, caplog):
     caplog.set_level("INFO")
     made = enter(database, settings, user_id("alice"))
-    if judges.is_endless:  # the others end by themselves, however busy the machine is
+    if "took more" in error:  # the others end by themselves, however busy the machine is
         settings = attrs.evolve(settings, submission_seconds=0.2)
     with working(make_contest(settings, database), judges):
+        if "rejected" in error:
+            until(database, made, lambda found: found.state is State.RUNNING)
+            with database.write() as connection:
+                remove_user(connection, "alice", "copied")
         found = until(database, made, lambda found: found.state.is_final)
+        assert not judges.is_endless or judges.interrupted.wait(60), "the device is free for others"
     assert found.state is state
     assert str(found.error).startswith(error)
     assert f"submission {made}" in caplog.text

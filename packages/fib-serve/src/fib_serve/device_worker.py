@@ -1,7 +1,7 @@
 """Device workers: threads that take submissions, evaluate them through judges, and record the results.
 
 A submission runs on its public workloads, then on all hidden ones. Its judges are interrupted when it takes too long,
-or the worker has to stop.
+is rejected, or the worker has to stop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import math
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ from .queue import Claim
 from .settings import Settings
 
 _IDLE_SECONDS = 0.2
+_WATCH_SECONDS = 1.0  # a rejected submission keeps its device at most so long
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _HIDDEN_PROBLEM = "a hidden workload could not be evaluated; the maintainers find the reason in the log of the service"
 _LOG = logging.getLogger(__name__)
@@ -45,8 +47,6 @@ class DeviceWorker:
         self._contest, self._name, self._judges = contest, name, judges
         self._is_draining, self._must_stop = threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._submission: str | None = None
-        """The submission in evaluation."""
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def start(self) -> None:
@@ -128,9 +128,11 @@ class DeviceWorker:
             queue.release(database, claimed, "its worker had too little isolation")
             raise
         self._judges.interrupt()
-        if self._must_stop.is_set():
+        if not queue.is_running(database, identifier):
+            _LOG.info("submission %s had ended: its evaluation was interrupted", identifier)
+        elif self._must_stop.is_set():
             queue.release(database, claimed)
-        elif queue.is_running(database, identifier):
+        else:
             _LOG.error("submission %s: %s", identifier, failure)
             queue.release(database, claimed, str(failure))
             self._judges.begin()
@@ -138,27 +140,30 @@ class DeviceWorker:
 
     @contextmanager
     def _interruptible(self, submission: str) -> Iterator[None]:
-        """Let the bound on its time end the evaluation of a submission."""
-        timer = threading.Timer(self._contest.settings.submission_seconds, self._end_late, [submission])
-        with self._lock:
-            self._judges.begin()
-            self._submission = submission
-        timer.start()
+        """Interrupt the evaluation of a submission that takes too long, or that a command rejects meanwhile."""
+        has_ended = threading.Event()
+        self._judges.begin()
+        threading.Thread(target=self._watch, args=[submission, has_ended], daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
             with self._lock:
-                self._submission = None
+                has_ended.set()
 
-    def _end_late(self, submission: str) -> None:
-        limit = f"{self._contest.settings.submission_seconds:g} s"
-        reason = f"its evaluation took more than {limit}, the limit of this service"
+    def _watch(self, submission: str, has_ended: threading.Event) -> None:
+        limit = self._contest.settings.submission_seconds
+        deadline = time.monotonic() + limit
         try:
-            _give_up(self._contest, submission, reason)
+            while queue.is_running(self._contest.database, submission):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    reason = f"its evaluation took more than {limit:g} s, the limit of this service"
+                    _give_up(self._contest, submission, reason)
+                elif has_ended.wait(min(left, _WATCH_SECONDS)):
+                    return
         finally:
             with self._lock:
-                if self._submission == submission:
+                if not has_ended.is_set():
                     self._judges.interrupt()
 
 

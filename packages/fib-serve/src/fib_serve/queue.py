@@ -100,7 +100,7 @@ def _running(submission: str) -> ColumnElement[bool]:
 
 
 def is_running(database: Database, submission: str) -> bool:
-    """Whether a submission has not ended, as by the bound on its time."""
+    """Whether a submission has not ended, as by the bound on its time or a rejection."""
     with database.read() as connection:
         return connection.execute(select(submissions.c.id).where(_running(submission))).first() is not None
 
