@@ -138,17 +138,20 @@ def test_text_of_strangers_is_escaped(client, token, enter, database):
 
 def test_pages_of_what_does_not_exist_say_so(client, token):
     headers = HTML | bearer(token("alice"))
-    for path in ("/leaderboard/nope", "/submissions/nope", "/leaderboard/%3Cscript%3E"):
+    for path in ("/leaderboard/nope", "/submissions/nope", "/leaderboard/%3Cscript%3E", "/%3Cscript%3E", "/logout"):
         page = client.get(path, headers=headers)
-        assert page.status_code == 404
+        assert (page.status_code, page.headers.get("allow")) == ((405, "POST") if path == "/logout" else (404, None))
         assert page.headers["content-type"].startswith("text/html")
         assert "<script>" not in page.text
+        assert '<a href="/leaderboard">All leaderboards</a>' in page.text
+    assert client.get("/v1/nope", headers=bearer(token("alice"))).json()["detail"] == "Not Found"
 
 
 def test_the_page_of_an_error_says_who_is_logged_in(client, token):
-    page = client.get(MISSING, headers=HTML | bearer(token("alice"))).text
-    assert "Log out" in page
-    assert "Log in" not in page
+    for path in (MISSING, "/nope"):
+        page = client.get(path, headers=HTML | bearer(token("alice"))).text
+        assert "Log out" in page
+        assert "Log in" not in page
 
 
 def test_a_shortened_log_or_source_says_so(client, token, enter):

@@ -142,7 +142,7 @@ def _require_maintainer(request: Request) -> Principal:
 
 def _viewer(request: Request) -> Principal | None:
     """The user of a page that may be public."""
-    principal = request.state.viewer = find_principal(request)
+    principal = find_principal(request)
     if principal is None and not contest_of(request).settings.has_public_pages:
         raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
     return principal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -161,7 +161,7 @@ def _is_small(request: Request) -> bool:
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
     """An error answer."""
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, headers, media_type="application/problem+json")
@@ -181,20 +181,27 @@ def _add_handlers(app: FastAPI) -> None:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    if _is_for_browser(request):
-        return pages.error_page(request, error.status, HTTPStatus(error.status).phrase, error.detail)
     headers = {"Connection": "close"} if error.status in _OF_BODIES else {}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="fib-serve"'
-    return problem(error.status, error.detail, headers)
+    return _answer(request, error.status, error.detail, headers)
+
+
+def _answer(request: Request, status: int, detail: str, headers: Mapping[str, str]) -> Response:
+    """An error answer: a page for browsers, except from routes of the API."""
+    if not _is_for_browser(request):
+        return problem(status, detail, headers)
+    page = pages.error_page(request, status, HTTPStatus(status).phrase, detail)
+    page.headers.update(headers)
+    return page
 
 
 def _is_for_browser(request: Request) -> bool:
-    """Whether a browser shows the answer: routes of the API answer it with JSON too."""
+    """Whether a browser shows the answer, of a page or of no route: routes of the API answer it with JSON too."""
     route = request.scope.get("route")
-    return not getattr(route, "include_in_schema", True) and "text/html" in request.headers.get("accept", "")
+    return not getattr(route, "include_in_schema", False) and "text/html" in request.headers.get("accept", "")
 
 
 def _invalid_request(_: Request, error: Exception) -> Response:
@@ -218,10 +225,9 @@ def _problems(subject: str, found: list[tuple[str, str]]) -> Response:
     return problem(422, f"not a valid {subject}: {detail}", problems=problems)
 
 
-def _http(_: Request, error: Exception) -> Response:
+def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers) if error.headers else None
-    return problem(error.status_code, str(error.detail), headers)
+    return _answer(request, error.status_code, str(error.detail), error.headers or {})
 
 
 def _database(_: Request, error: Exception) -> Response:

@@ -47,7 +47,8 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
     """The page for an error; without a token, the one to log in."""
     if status == 401:
         return RedirectResponse("/login", 303)
-    return _page(request, getattr(request.state, "viewer", None), "error.html", title, status, detail=detail)
+    viewer = getattr(request.state, "principal", None)
+    return _page(request, viewer if isinstance(viewer, Principal) else None, "error.html", title, status, detail=detail)
 
 
 @router.get("/leaderboard")
@@ -133,7 +134,6 @@ def starter(definition: str, contest: OfContest, _: Viewer) -> Response:
 @router.post("/leaderboard/{definition}")
 def upload(definition: str, request: Request, contest: OfContest, principal: User) -> Response:
     """Accept the form of the page of a definition."""
-    request.state.viewer = principal
     form = _form(request)
     path = form.get("path", "")
     plain = {
