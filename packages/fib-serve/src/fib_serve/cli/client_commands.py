@@ -42,18 +42,15 @@ def add_client(commands: Commands) -> None:
     submit.add_argument("--workloads", nargs="+", metavar="UUID", help="only these, unranked")
     submit.add_argument("--force", action="store_true", help="evaluate it again")
     submit.add_argument("--wait", action="store_true", help="wait for the result; the exit code is 1 unless it passed")
-    for name, run, text in (
-        ("status", _status, "the state of a submission"),
-        ("watch", _watch, "the progress of a submission until its end"),
-        ("results", _results, "the traces of a submission, each a line of JSON"),
-    ):
-        _add(commands, name, run, text).add_argument("submission", metavar="ID")
     _add(commands, "definitions", _definitions, "the definitions of the contest")
-    for name, run, text in (
-        ("leaderboard", _leaderboard, "the best submission of each user"),
-        ("starter", _starter, "a kernel to begin with: fib-serve starter NAME > kernel.py"),
+    for name, run, argument, metavar, text in (
+        ("status", _status, "submission", "ID", "the state of a submission"),
+        ("watch", _watch, "submission", "ID", "the progress of a submission until its end"),
+        ("results", _results, "submission", "ID", "the traces of a submission, each a line of JSON"),
+        ("leaderboard", _leaderboard, "definition", "NAME", "the best submission of each user"),
+        ("starter", _starter, "definition", "NAME", "a kernel to begin with: fib-serve starter NAME > kernel.py"),
     ):
-        _add(commands, name, run, text).add_argument("definition", metavar="NAME")
+        _add(commands, name, run, text).add_argument(argument, metavar=metavar)
 
 
 def _add(
