@@ -158,7 +158,7 @@ class DeviceWorker:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     reason = f"its evaluation took more than {limit:g} s, the limit of this service"
-                    _give_up(self._contest, submission, reason)
+                    queue.give_up(self._contest.database, submission, reason)
                 elif has_ended.wait(min(left, _WATCH_SECONDS)):
                     return
         finally:
@@ -207,7 +207,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
     environment = judges.environment(contest.public.root)
     problem = _unfit(claimed, environment) or _unknown(contest, claimed)
     if problem:
-        _give_up(contest, submission.id, problem)
+        queue.give_up(contest.database, submission.id, problem)
         return
     traces: list[list[Trace]] = []
     problems: list[str] = []
@@ -219,7 +219,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
                 problems += _run(contest, judges, claimed, catalog, definition, workloads, cache_key)
                 traces.append(list(queue.traces_of(catalog, definition, claimed)))
     if problems:
-        _give_up(contest, submission.id, "; ".join(dict.fromkeys(problems)))
+        queue.give_up(contest.database, submission.id, "; ".join(dict.fromkeys(problems)))
         return
     public, *hidden = traces
     known = contest.public.definitions[submission.definition]
@@ -230,11 +230,6 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
     standing["is_ranked"] &= submission.workloads is None  # a choice of workloads is for development
     queue.complete(contest.database, claimed, standing | {"hardware": environment.hardware})
     _LOG.info("submission %s of %s: %s", submission.id, submission.user, standing["verdict"])
-
-
-def _give_up(contest: Contest, submission: str, reason: str) -> None:
-    _LOG.info("submission %s: %s", submission, reason)
-    queue.give_up(contest.database, submission, reason)
 
 
 @contextmanager

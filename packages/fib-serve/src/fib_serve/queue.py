@@ -9,6 +9,7 @@ process take submissions, so nothing takes over what another one evaluates.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +37,7 @@ _LOST = "its traces are no longer in the data set; submit it again with `force`"
 MAX_ATTEMPTS = 3
 """Attempts without a new trace before a submission is not tried again: it may be what kills judges."""
 WITHDRAWN = "withdrawn by the service: it failed on workloads that are hidden"
+_LOG = logging.getLogger(__name__)
 SUBMISSION_KEY = "submission"
 """The key in ``evaluation.extra`` of a trace that names its submission."""
 
@@ -217,6 +219,7 @@ def complete(database: Database, claimed: Claim, values: Mapping[str, Any]) -> N
 
 def give_up(database: Database, submission: str, error: str) -> None:
     """End a submission that could not be evaluated."""
+    _LOG.info("submission %s: %s", submission, error)
     with database.write() as connection:
         fail(connection, submissions.c.id == submission, error)
 
