@@ -51,15 +51,26 @@ def declare_token(token: CommandParser) -> None:
 
 def declare_reject(parser: CommandParser) -> None:
     """Declare the command ``reject``."""
-    _declare(parser, _reject)
-    parser.add_argument("submission", metavar="ID", help="its page and `fib-serve leaderboard` show the id")
-    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown to everybody")
+    _declare_change(parser, "reject", reject, "ID", "its page and `fib-serve leaderboard` show the id")
 
 
 def declare_remove(parser: CommandParser) -> None:
     """Declare the command ``remove``."""
-    _declare(parser, _remove)
-    parser.add_argument("user", metavar="USER")
+    _declare_change(parser, "remove user", remove_user, "USER", "the name of the user")
+
+
+def _declare_change(
+    parser: CommandParser, action: str, change: Callable[[Connection, str, str], None], subject: str, text: str
+) -> None:
+    """Declare a command that changes a submission or a user for a reason, and adds it to the audit log."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        with _opened(arguments) as connection:
+            change(connection, arguments.subject, arguments.reason)
+            _log(connection, action, arguments.subject, arguments.reason)
+        return 0
+
+    _declare(parser, run).add_argument("subject", metavar=subject, help=text)
     parser.add_argument("--reason", metavar="TEXT", required=True, help="shown to everybody")
 
 
@@ -220,18 +231,4 @@ def _revoke_token(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as connection:
         revoke_token(connection, arguments.number)
         _log(connection, "revoke token", str(arguments.number))
-    return 0
-
-
-def _reject(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as connection:
-        reject(connection, arguments.submission, arguments.reason)
-        _log(connection, "reject", arguments.submission, arguments.reason)
-    return 0
-
-
-def _remove(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as connection:
-        remove_user(connection, arguments.user, arguments.reason)
-        _log(connection, "remove user", arguments.user, arguments.reason)
     return 0
