@@ -86,9 +86,6 @@ class Settings:
                 raise InvalidSetting(f"--{name.replace('_', '-')}", f"must be greater than 0 and finite, got {value}")
         if not 0 <= self.port < 1 << 16:
             raise InvalidSetting("--port", f"must be from 0 to 65535, got {self.port}")
-        for private in filter(None, (self.hidden, self.state)):
-            if "\x00" in private:
-                raise InvalidSetting("paths", "contain a null character")
 
     def _check_devices(self) -> None:
         for device in self.devices:
