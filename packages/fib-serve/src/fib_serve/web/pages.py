@@ -64,11 +64,8 @@ def leaderboards(
             hardware = next(iter(store.ranked_hardware(connection, name)), "")
             best = next(iter(store.ranked(connection, name, hardware, 1)), None)
             rows.append({"name": name, "op_type": definition.op_type, "best": best})
-    settings = contest.settings
-    deadline = None if settings.deadline is None else settings.deadline.timestamp()
-    fields: dict[str, Any] = {"search": search, "rules": settings.rules, "deadline": deadline, "rows": rows}
-    fields["count"] = len(contest.public.definitions)
-    return _page(request, viewer, "leaderboards.html", settings.title, is_over=settings.is_over, **fields)
+    fields: dict[str, Any] = {"search": search, "rows": rows, "count": len(contest.public.definitions)}
+    return _page(request, viewer, "leaderboards.html", contest.settings.title, **fields)
 
 
 @router.get("/leaderboard/{definition}")
@@ -87,9 +84,8 @@ def leaderboard(
         items = store.ranked(connection, definition, chosen)
         newest = store.list_submissions(connection, _NEWEST, definition=definition)
         history = _history_of(store.records(connection, definition, chosen, _LIMIT))
-    fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items}
-    fields |= _task_of(contest, found, viewer)
-    fields |= {"definition": found, "newest": newest, "history": history}
+    fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items, "newest": newest}
+    fields |= {"definition": found, "history": history, **_task_of(contest, found, viewer)}
     return _page(request, viewer, "leaderboard.html", definition, **fields)
 
 
@@ -236,13 +232,12 @@ def _form(request: Request) -> dict[str, str]:
 def _page(
     request: Request, principal: Principal | None, template: str, title: str, status: int = 200, **fields: Any
 ) -> Response:
-    contest, settings = contest_of(request), contest_of(request).settings
+    contest = contest_of(request)
     shared = {
         "title": title,
         "principal": principal,
-        "has_auth": settings.has_auth,
+        "settings": contest.settings,
         "hidden": contest.hidden_definitions,
-        "allow_unranked": settings.allow_unranked,
         "changes": None,
         "base_url": str(request.base_url).rstrip("/"),
         "offers_login": template != "login.html",
