@@ -29,7 +29,7 @@ _MAX_SESSIONS = 50  # of a token: no user ends the logins of others
 _BODIES_AT_ONCE = 2
 _TURNS = 8  # the event loop takes turns: what needs no user, as `/health`, waits for few others
 _MAX_REQUESTS = 200  # of a user at the same time: all users together have 2000 connections
-_SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = ("GET", "HEAD")
 
 
 def contest_of(connection: HTTPConnection) -> Contest:
@@ -151,7 +151,7 @@ def _viewer(request: Request) -> Principal | None:
 def check_origin(request: Request) -> None:
     """Refuse a request that a browser sends for a page of another site."""
     origin = request.headers.get("origin")
-    if origin is None and COOKIE in request.cookies and request.method not in _SAFE_METHODS:
+    if origin is None and COOKIE in request.cookies and request.method not in SAFE_METHODS:
         raise Refused(403, "a request with the cookie of the pages needs the header Origin; programs send a token")
     host = request.headers.get("host", "")
     if origin is not None and (not host or origin.partition("://")[2] != host):

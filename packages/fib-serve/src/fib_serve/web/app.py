@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,25 +21,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
 from ..contest import Contest
 from ..errors import Refused
 from ..users import Principal
 from . import api, pages
-from .access import Gate, find_principal, require_user
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+from .access import SAFE_METHODS, Gate, find_principal, require_user
 
 _DESCRIPTION = "Evaluates solutions of GPU kernels and ranks them. Errors have the form of RFC 9457."
 _BODY_SECONDS = 20.0
 _MAX_BODY_BYTES, _SMALL_BODY_BYTES = 4 << 20, 64 << 10
 _MAX_FORM_BYTES = 10_000
 _OPEN = ("/health", "/ready", "/openapi.json", "/static/", "/login", "/logout")
-_SAFE_METHODS = ("GET", "HEAD")
 _MARKS = (b"[", b"{", b",")
 _MAX_MARKS = 200_000  # values of parsed JSON take many times the memory of its text
 _HEADERS = {
@@ -53,7 +48,6 @@ _HEADERS = {
     ),
     "Cache-Control": "no-store",
 }
-_OF_BODIES = (408, 413)  # the rest of the body is not read
 _MAX_SHOWN, _MAX_QUOTED = 20, 3
 _MAX_CHARACTERS = 500
 _LOG = logging.getLogger(__name__)
@@ -78,10 +72,10 @@ def make_app(contest: Contest) -> FastAPI:
 class _Protection:
     """ASGI middleware that reads bodies only of users, bounds them and requests, and adds headers to all answers."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -126,7 +120,7 @@ class _Protection:
 
 def _principal(request: Request) -> Principal | None:
     """The user of a request; who has none sends no body but that of the form to log in."""
-    if request.method not in _SAFE_METHODS:
+    if request.method not in SAFE_METHODS:
         return require_user(request)
     with suppress(Refused):  # the route answers with it
         return find_principal(request)
@@ -181,7 +175,7 @@ def _add_handlers(app: FastAPI) -> None:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    headers = {"Connection": "close"} if error.status in _OF_BODIES else {}
+    headers = {"Connection": "close"} if error.status in (408, 413) else {}  # the rest of the body is not read
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:
