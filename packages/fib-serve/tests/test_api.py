@@ -454,12 +454,18 @@ def test_equal_sources_of_two_users_are_two_submissions(client, token, database,
         assert len(list_submissions(connection, 10)) == 2
 
 
-def test_a_full_disk_is_not_ready(client, monkeypatch):
+def test_a_full_disk_is_not_ready_and_takes_no_submission_whose_body_is_not_read(client, token, monkeypatch):
     client.app.state.contest.devices.register(DeviceState(name="cpu"))
     assert client.get("/ready").status_code == 200
-    full = attrs.make_class("Usage", ["free"])(free=0)
+    full = attrs.make_class("Usage", ["total", "free"])(total=20 << 30, free=1 << 30)
     monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+    assert client.get("/ready").status_code == 200
+    full.free -= 1
     assert_problem(client.get("/ready"), 503, "the disk")
+    for path in ("/v1/submissions", "/evaluate", "/leaderboard/double"):
+        answer = client.post(path, content=b"x" * (5 << 20), headers=bearer(token("alice")))
+        assert_problem(answer, 507, "less than 1024 MiB free")
+    assert client.post("/tasks/batch", json={"task_ids": []}, headers=bearer(token("alice"))).status_code == 200
 
 
 def test_a_failure_of_the_service_reveals_nothing(client, token, database, monkeypatch):

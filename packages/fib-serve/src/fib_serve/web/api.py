@@ -39,7 +39,7 @@ _MAX_ENTRIES = 200  # of a list
 _MAX_VALUES = 5000  # of all objects and lists of a solution together
 _LONGEST_WAIT = 3600.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
-_MIN_FREE_BYTES = 64 << 20  # for the files of some submissions
+_MIN_FREE_BYTES = 5 << 30  # or 5 % of a smaller disk: what is accepted still writes its files and traces
 _LOG = logging.getLogger(__name__)
 _MAX_TASKS = 1000
 _MAX_TRACES = 100_000
@@ -220,10 +220,17 @@ def ready(contest: OfContest) -> dict[str, str]:
         raise Refused(503, "the service is stopping")
     if not contest.devices.in_use():
         raise Refused(503, "no device worker is running")
-    for folder in (contest.database.path.parent, *(catalog.root for catalog in contest.catalogs)):
-        if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
-            raise Refused(503, f"the disk of the service has less than {_MIN_FREE_BYTES >> 20} MiB; make room")
+    check_room(contest, 503)
     return {"status": "ready"}
+
+
+def check_room(contest: Contest, status: int) -> None:
+    """Refuse a request, with this status, while a disk of the state or the data sets is almost full."""
+    for folder in (contest.database.path.parent, *(catalog.root for catalog in contest.catalogs)):
+        usage = shutil.disk_usage(folder)
+        if usage.free < (least := min(usage.total // 20, _MIN_FREE_BYTES)):
+            problem = f"the disk of the service has less than {least >> 20} MiB free, and it takes no submissions"
+            raise Refused(status, f"{problem}; ask its operator to make room, then submit again")
 
 
 @router.get("/definitions")

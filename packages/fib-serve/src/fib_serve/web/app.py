@@ -28,13 +28,14 @@ from ..contest import Contest
 from ..errors import Refused
 from ..users import Principal
 from . import api, pages
-from .access import SAFE_METHODS, Gate, find_principal, require_user
+from .access import SAFE_METHODS, Gate, contest_of, find_principal, require_user
 
 _DESCRIPTION = "Evaluates solutions of GPU kernels and ranks them. Errors have the form of RFC 9457."
 _BODY_SECONDS = 20.0
 _MAX_BODY_BYTES, _SMALL_BODY_BYTES = 4 << 20, 64 << 10
 _MAX_FORM_BYTES = 10_000
 _OPEN = ("/health", "/ready", "/openapi.json", "/static/", "/login", "/logout")
+_SUBMITTING = ("/v1/submissions", "/evaluate", "/leaderboard/")
 _MARKS = (b"[", b"{", b",")
 _MAX_MARKS = 200_000  # values of parsed JSON take many times the memory of its text
 _HEADERS = {
@@ -119,9 +120,12 @@ class _Protection:
 
 
 def _principal(request: Request) -> Principal | None:
-    """The user of a request; who has none sends no body but that of the form to log in."""
+    """The user of a request; who has none sends no body but that of the form to log in, and nobody fills the disk."""
     if request.method not in SAFE_METHODS:
-        return require_user(request)
+        principal = require_user(request)
+        if request.scope["path"].startswith(_SUBMITTING):
+            api.check_room(contest_of(request), HTTPStatus.INSUFFICIENT_STORAGE)  # clients repeat a 503
+        return principal
     with suppress(Refused):  # the route answers with it
         return find_principal(request)
     return None
