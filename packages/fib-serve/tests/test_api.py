@@ -11,7 +11,7 @@ import attrs
 import pytest
 from fib_serve.contest import DeviceState
 from fib_serve.queue import claim
-from fib_serve.submissions import find_submissions, get_solution, list_submissions, list_traces, reject
+from fib_serve.submissions import find_submissions, get_solution, list_submissions, list_traces, reject, unreject
 from fib_serve.users import Role, list_tokens, local_principal, revoke_token
 from fib_serve.web import api
 from pydantic import TypeAdapter
@@ -294,14 +294,18 @@ def test_a_user_sees_neither_sources_nor_texts_of_others(client, token, database
     assert client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()["items"][0]["rank"] == 1
 
 
-def test_a_rejected_result_leaves_the_leaderboard_and_stays_visible(client, token, database, settings):
+@pytest.mark.parametrize("more", [{}, {"workload_uuids": ["double-4"]}])
+def test_a_rejected_result_leaves_the_leaderboard_until_that_is_undone(client, token, database, settings, more):
     mine = bearer(token("alice"))
-    submit(client, token("alice"))
-    identifier = finish(database, settings.dataset)
+    submit(client, token("alice"), **more)
+    identifier = finish(database, settings.dataset, is_ranked=not more)
     with database.write() as connection:
         reject(connection, identifier, "copied")
     assert client.get("/v1/leaderboards/double", headers=mine).json()["items"] == []
     assert client.get(f"/v1/submissions/{identifier}", headers=mine).json()["rejection"] == "copied"
+    with database.write() as connection:
+        unreject(connection, identifier)
+    assert len(client.get("/v1/leaderboards/double", headers=mine).json()["items"]) == (not more)
 
 
 def test_the_leaderboard_has_the_best_of_each_user(client, token, database, settings):

@@ -38,14 +38,18 @@ def test_a_removed_user_has_no_token_no_place_and_nothing_in_the_queue(data_set,
     mine, again = bearer(token("alice")), bearer(token("alice"))
     for source in (GOOD, WRONG):
         client.post("/v1/submissions", json={"solution": plain_solution(source)}, headers=mine)
-    finish(database, data_set)
+    done = finish(database, data_set)
     assert run("remove", data_set, "alice", "--reason", "copied") == 0
     assert [client.get("/v1/devices", headers=each).status_code for each in (mine, again)] == [401, 401]
     assert client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()["items"] == []
     with database.read() as connection:
         found = [(each.state, each.rejection) for each in list_submissions(connection, 9)]
     assert found == [("failed", "copied"), ("completed", "copied")]
-    assert actions_of(database) == ["remove user"]
+    assert run("unreject", data_set, done, "--reason", "it was not") == 0
+    items = client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()["items"]
+    assert [each["submission"]["id"] for each in items] == [done]
+    assert run("unreject", data_set, done, "--reason", "again") == 2
+    assert actions_of(database) == ["remove user", "unreject"]
 
 
 @pytest.mark.parametrize(

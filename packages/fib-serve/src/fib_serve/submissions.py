@@ -227,6 +227,15 @@ def reject(connection: Connection, identifier: str, reason: str) -> None:
     _reject(connection, submissions.c.id == identifier, reason)
 
 
+def unreject(connection: Connection, identifier: str) -> None:
+    """Undo the rejection of a result, which ranks again by the rule of `device_worker.evaluate`."""
+    found = find_submission(connection, identifier)
+    if found.rejection is None or found.state is not State.COMPLETED:
+        raise Refused(409, f"submission {identifier} has no rejected result; what has no result is submitted again")
+    values = {"rejection": None, "is_ranked": found.score is not None and found.workloads is None}
+    connection.execute(update(submissions).where(submissions.c.id == identifier).values(values))
+
+
 def remove_user(connection: Connection, name: str, reason: str) -> None:
     """Revoke all tokens of a user, and reject all submissions that are not rejected yet."""
     user_id = connection.execute(select(users.c.id).where(users.c.name == name)).scalar()

@@ -16,6 +16,7 @@ _OF_SERVER = {
     "token": "create, list and revoke tokens",
     "remove": "remove a user: revoke the tokens, and reject the submissions",
     "reject": "reject a submission: it stays visible, and does not rank",
+    "unreject": "undo the rejection of a result",
 }
 """The commands that need the extra `server`."""
 

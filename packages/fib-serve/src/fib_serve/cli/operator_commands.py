@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from ..database import Database
 from ..errors import InvalidSetting
 from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, default_state, make_state
-from ..submissions import reject, remove_user
+from ..submissions import reject, remove_user, unreject
 from ..users import Role, add_entry, create_token, list_tokens, revoke_token
 from .client_commands import Commands, print_table, say
 
@@ -54,6 +54,11 @@ def declare_reject(parser: CommandParser) -> None:
     _declare_change(parser, "reject", reject, "ID", "its page and `fib-serve leaderboard` show the id")
 
 
+def declare_unreject(parser: CommandParser) -> None:
+    """Declare the command ``unreject``."""
+    _declare_change(parser, "unreject", lambda connection, done, _: unreject(connection, done), "ID", "of a result")
+
+
 def declare_remove(parser: CommandParser) -> None:
     """Declare the command ``remove``."""
     _declare_change(parser, "remove user", remove_user, "USER", "the name of the user")
@@ -71,7 +76,7 @@ def _declare_change(
         return 0
 
     _declare(parser, run).add_argument("subject", metavar=subject, help=text)
-    parser.add_argument("--reason", metavar="TEXT", required=True, help="shown to everybody")
+    parser.add_argument("--reason", metavar="TEXT", required=True, help="that of a rejection is shown to everybody")
 
 
 def _add(commands: Commands, name: str, run: Callable[[argparse.Namespace], int], text: str) -> CommandParser:
