@@ -24,7 +24,7 @@ from fib_schema import (
 from fib_serve.contest import Catalog
 from fib_serve.database import audit
 from fib_serve.queue import claim, complete, record
-from fib_serve.submissions import find_submission
+from fib_serve.submissions import NewSubmission, find_submission
 from sqlalchemy import select
 
 GOOD = "def run(x):\n    return x * 2\n"
@@ -51,6 +51,11 @@ def make_solution(source=GOOD, name="mine", author="alice", **changes):
     spec = BuildSpec("python", ("cpu",), "kernel.py::run", destination_passing_style=False)
     solution = Solution(name, "double", author, spec, (SourceFile("kernel.py", source),))
     return attrs.evolve(solution, **changes)
+
+
+def new_submission(user_id, source=GOOD, name="mine", **options):
+    solution = make_solution(source, name).with_unique_name()
+    return NewSubmission(user_id=user_id, solution=solution, workloads=None, planned=2, **options)
 
 
 def make_trace(workload, solution, status="PASSED", log=""):

@@ -17,10 +17,10 @@ from fib_serve.device_worker import DeviceWorker
 from fib_serve.errors import InvalidSetting, IsolationTooWeak
 from fib_serve.judges import Judges
 from fib_serve.queue import MAX_ATTEMPTS
-from fib_serve.submissions import NewSubmission, remove_user, submit
+from fib_serve.submissions import remove_user, submit
 
 from .conftest import make_contest
-from .samples import GOOD, bearer, make_solution, make_trace, read
+from .samples import bearer, make_trace, new_submission, read
 
 CRASH = Skipped(Skip("double", None, None, "signal", is_crash=True), 1)
 ONE, OTHER = "host/00000001/gpu:0", "host/00000002/gpu:0"
@@ -113,7 +113,7 @@ def until(database, identifier, is_enough):
 )
 def test_a_submission_ends(settings, database, user_id, judges, state, error, caplog):
     caplog.set_level("INFO")
-    made = enter(database, settings, user_id("alice"))
+    made = submit(database, settings, new_submission(user_id("alice")))[0].id
     if "took more" in error:  # the others end by themselves, however busy the machine is
         settings = attrs.evolve(settings, submission_seconds=0.2)
     with working(make_contest(settings, database), judges):
@@ -127,11 +127,6 @@ def test_a_submission_ends(settings, database, user_id, judges, state, error, ca
     assert str(found.error).startswith(error)
     assert f"submission {made}" in caplog.text
     assert (found.verdict, found.passed) == (("PASSED", 2) if state is State.COMPLETED else (None, 0))
-
-
-def enter(database, settings, user, source=GOOD):
-    new = NewSubmission(user_id=user, solution=make_solution(source).with_unique_name(), workloads=None, planned=2)
-    return submit(database, settings, new)[0].id
 
 
 def test_a_weak_sandbox_ends_the_worker(settings, database):

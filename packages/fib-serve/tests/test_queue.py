@@ -6,19 +6,14 @@ import pytest
 from fib_serve.database import State, submissions
 from fib_serve.errors import Refused
 from fib_serve.queue import MAX_ATTEMPTS, claim, complete, release
-from fib_serve.submissions import NewSubmission, reject, submit
+from fib_serve.submissions import reject, submit
 from sqlalchemy import update
 
-from .samples import WRONG, make_solution, read
-
-
-def new(user_id, source=WRONG, name="mine", **options):
-    solution = make_solution(source, name).with_unique_name()
-    return NewSubmission(user_id=user_id, solution=solution, workloads=None, planned=2, **options)
+from .samples import WRONG, new_submission, read
 
 
 def distinct(user_id, count, prefix="a", **options):
-    return [new(user_id, f"{WRONG}# {prefix}{index}\n", **options) for index in range(count)]
+    return [new_submission(user_id, f"{WRONG}# {prefix}{index}\n", **options) for index in range(count)]
 
 
 def set_columns(database, identifier, **values):
@@ -28,10 +23,10 @@ def set_columns(database, identifier, **values):
 
 def test_an_identical_submission_is_answered_from_the_record_of_the_same_user(database, settings, user_id):
     alice = user_id("alice")
-    first, _ = submit(database, settings, new(alice))
-    assert submit(database, settings, new(alice))[0].id == first.id
-    assert submit(database, settings, new(alice, is_forced=True))[0].id == first.id  # it is pending
-    assert submit(database, settings, new(user_id("bob"), name="his"))[1]
+    first, _ = submit(database, settings, new_submission(alice))
+    assert submit(database, settings, new_submission(alice))[0].id == first.id
+    assert submit(database, settings, new_submission(alice, is_forced=True))[0].id == first.id  # it is pending
+    assert submit(database, settings, new_submission(user_id("bob"), name="his"))[1]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +35,9 @@ def test_an_identical_submission_is_answered_from_the_record_of_the_same_user(da
 )
 def test_a_result_answers_a_submission_of_the_same_sources(database, settings, user_id, columns, options, is_new):
     alice = user_id("alice")
-    first, _ = submit(database, settings, new(alice))
+    first, _ = submit(database, settings, new_submission(alice))
     set_columns(database, first.id, state=State.COMPLETED, **columns)
-    assert submit(database, settings, new(alice, **options))[1] is is_new
+    assert submit(database, settings, new_submission(alice, **options))[1] is is_new
 
 
 def test_a_quota_bounds_what_a_user_submits_in_a_day(database, settings, user_id):
@@ -52,7 +47,7 @@ def test_a_quota_bounds_what_a_user_submits_in_a_day(database, settings, user_id
         submit(database, settings, item)
     with pytest.raises(Refused, match="2 submissions in the last 24 hours"):
         submit(database, settings, items[2])
-    submit(database, settings, new(user_id("bob")))
+    submit(database, settings, new_submission(user_id("bob")))
 
 
 def test_users_take_turns_however_much_and_early_one_submits(database, settings, user_id):
@@ -76,7 +71,7 @@ def test_the_number_of_running_submissions_of_a_user_is_bounded(database, settin
 def test_a_submission_that_failed_through_no_fault_of_its_own_is_tried_again_but_not_for_ever(
     database, settings, user_id
 ):
-    accepted, _ = submit(database, settings, new(user_id("alice")))
+    accepted, _ = submit(database, settings, new_submission(user_id("alice")))
     for attempt in range(1, MAX_ATTEMPTS + 1):
         claimed = claim(database, "cpu", 2)
         assert claimed.submission.attempts == attempt
@@ -87,7 +82,7 @@ def test_a_submission_that_failed_through_no_fault_of_its_own_is_tried_again_but
 
 
 def test_a_submission_that_is_returned_because_the_worker_stops_loses_no_attempt(database, settings, user_id):
-    submit(database, settings, new(user_id("alice")))
+    submit(database, settings, new_submission(user_id("alice")))
     for _ in range(2 * MAX_ATTEMPTS):
         claimed = claim(database, "cpu", 2)
         assert claimed.submission.attempts == 1

@@ -19,10 +19,10 @@ from fib_serve.queue import (
     withdraw,
 )
 from fib_serve.service import prepare
-from fib_serve.submissions import NewSubmission, list_traces, submit
+from fib_serve.submissions import list_traces, submit
 from sqlalchemy import delete
 
-from .samples import make_definition, make_solution, make_trace, make_workloads, read, write_data_set
+from .samples import make_definition, make_trace, make_workloads, new_submission, read, write_data_set
 
 DEFINITION = make_definition()
 
@@ -34,8 +34,7 @@ def public(data_set):
 
 @pytest.fixture
 def claimed(database, settings, user_id):
-    solution = make_solution().with_unique_name()
-    submit(database, settings, NewSubmission(user_id=user_id("alice"), solution=solution, workloads=None, planned=2))
+    submit(database, settings, new_submission(user_id("alice")))
     found = claim(database, "cpu", 2)
     assert found is not None
     return found
