@@ -32,7 +32,7 @@ from .queue import Claim
 from .settings import Settings
 
 _IDLE_SECONDS = 0.2
-_WATCH_SECONDS = 1.0  # a rejected submission keeps its device at most so long
+_WATCH_SECONDS = 1.0  # between looks whether a submission was rejected
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _HIDDEN_PROBLEM = "a hidden workload could not be evaluated; the maintainers find the reason in the log of the service"
 _LOG = logging.getLogger(__name__)
