@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .shared.kernels import product
+from .shared.kernels import attend_to, product
 
 KEYS = 128
 
@@ -44,15 +44,7 @@ def sweep(
         logits = product(queries, tl.trans(keys), INTERPRETED) * scale
         if MASKED:
             logits = tl.where(token[None, :] < seen[:, None], logits, -float("inf"))
-        higher = tl.maximum(peak, tl.max(logits, 1))
-        shift = higher
-        if MASKED:
-            shift = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp2(logits - shift[:, None])
-        fade = tl.exp2(peak - shift)
-        total = total * fade + tl.sum(weights, 1)
-        found = found * fade[:, None] + product(weights, values, INTERPRETED)
-        peak = higher
+        found, total, peak = attend_to(logits, values, found, total, peak, MASKED, INTERPRETED)
     return found, total, peak
 
 

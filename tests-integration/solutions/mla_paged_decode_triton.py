@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .shared.kernels import join, product
+from .shared.kernels import attend_to, join, product
 
 PROGRAMS = 264
 """Number of programs that keep a device busy: two for each multiprocessor of an H200."""
@@ -59,12 +59,7 @@ def attend(
         kpe = tl.load(kpe_cache + place[:, None] * KPE + narrow[None, :], mask=valid[:, None], other=0.0)
         logits = product(nope, tl.trans(ckv), INTERPRETED) + product(pe, tl.trans(kpe), INTERPRETED)
         logits = tl.where(valid[None, :], logits * scale, -float("inf"))
-        higher = tl.maximum(peak, tl.max(logits, 1))
-        weights = tl.exp2(logits - higher[:, None])
-        fade = tl.exp2(peak - higher)
-        total = total * fade + tl.sum(weights, 1)
-        found = found * fade[:, None] + product(weights, ckv, INTERPRETED)
-        peak = higher
+        found, total, peak = attend_to(logits, ckv, found, total, peak, False, INTERPRETED)
 
     to = row * SPLITS + split
     tl.store(lse + to, peak + tl.log2(total), mask=inside)

@@ -11,7 +11,7 @@ import math
 import triton
 import triton.language as tl
 
-from .shared.kernels import product
+from .shared.kernels import attend_to, product
 
 KEYS = 64
 ROWS = 64
@@ -42,15 +42,7 @@ def sweep(
         logits *= scale
         if MASKED:
             logits = tl.where(token[None, :] < seen[:, None], logits, -float("inf"))
-        higher = tl.maximum(peak, tl.max(logits, 1))
-        shift = higher
-        if MASKED:
-            shift = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = tl.exp2(logits - shift[:, None])
-        fade = tl.exp2(peak - shift)
-        total = total * fade + tl.sum(weights, 1)
-        found = found * fade[:, None] + product(weights, ckv, INTERPRETED)
-        peak = higher
+        found, total, peak = attend_to(logits, ckv, found, total, peak, MASKED, INTERPRETED)
     return found, total, peak
 
 

@@ -212,52 +212,52 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(path, make_judge,
     assert any(found)  # it is never free within a call that has no setup
 
 
-LONG = "import time\ndef run(x):\n    for _ in range(150):\n        time.sleep(0.01)\n    return x * 2\n"
+class TestPauses:
+    @pytest.fixture
+    def calls(self, path, make_judge, server):
+        """Two calls of a reference, of 1.5 s each, by a judge that shares the device; and the worker."""
+        judge, loop = make_judge(num_trials=1), "for _ in range(150):\n        time.sleep(0.01)"
+        definition = attrs.evolve(DOUBLE, reference=f"import time\ndef run(x):\n    {loop}\n    return x * 2\n")
+        item = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8})).trials[0]
+        judge.context = attrs.evolve(judge.context, lock=DeviceLock(path), takes_turns=True)
+        reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
+        reference.build()
 
+        def call():
+            outputs = function.call_each(item.inputs.repeat(2, 1))
+            assert not any(item.compare(each).problems for each in outputs)
 
-def test_a_long_reference_stands_still_while_another_judge_times_a_pass(path, make_judge, server):
-    judge, definition = make_judge(num_trials=1), attrs.evolve(DOUBLE, reference=LONG)
-    prepared = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))
-    judge.context = attrs.evolve(judge.context, lock=DeviceLock(path), takes_turns=True)
-    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
-    reference.build()
-    order, give_way = [], reference.worker.give_way
+        with judge.context.device_work(), BoundFunction(reference, item.layout, 2) as function:
+            yield call, reference.worker
+        reference.worker.close()
 
-    def time_a_pass():
-        with DeviceLock(path).alone():
-            order.append("pass")
+    def test_it_stands_still_while_another_judge_times_a_pass(self, calls, path):
+        (call, worker), order, give_way = calls, [], calls[1].give_way
 
-    def let_others_go_first():
-        order.append("pause")
-        give_way()
+        def time_a_pass():
+            with DeviceLock(path).alone():
+                order.append("pass")
 
-    other = threading.Timer(0.5, time_a_pass)
-    reference.worker.give_way = let_others_go_first
-    with judge.context.device_work(), BoundFunction(reference, prepared.layout, 2) as function:
-        item = prepared.trials[0]
+        def let_others_go_first():
+            order.append("pause")
+            give_way()
+
+        other = threading.Timer(0.5, time_a_pass)
+        worker.give_way = let_others_go_first
         other.start()
-        outputs = function.call_each(item.inputs.repeat(2, 1))
+        call()
         order.append("calls")
-        assert not any(item.compare(each).problems for each in outputs)
-    other.join()
-    reference.worker.close()
-    assert order == ["pause", "pass", "calls"]
+        other.join()
+        assert order == ["pause", "pass", "calls"]
 
-
-def test_a_judge_that_fails_during_a_pause_leaves_no_worker_paused(path, make_judge, server):
-    judge, definition = make_judge(num_trials=1), attrs.evolve(DOUBLE, reference=LONG)
-    prepared = judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))
-    reference = FunctionWorker(server, build_request("cpu", definition, None), judge.context)
-    reference.build()
-    worker, item = reference.worker, prepared.trials[0]
-    with BoundFunction(reference, prepared.layout, 1) as function:
+    def test_a_judge_that_fails_meanwhile_leaves_no_worker_paused(self, calls):
+        call, worker = calls
         worker.is_wanted, worker.give_way = lambda: True, lambda: 1 / 0
         with pytest.raises(ZeroDivisionError):
-            function.call(item.inputs)
+            call()
         worker.is_wanted = lambda: False
-        assert worker.answer(Called, seconds=60)
-        assert not item.compare(function.call(item.inputs)).problems
-    worker.close()
+        assert all(worker.answer(Called, seconds=60) for _ in range(2))
+        call()
 
 
 class TestEndingWorkers:

@@ -12,6 +12,19 @@ def product(a, b, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def attend_to(logits, values, found, total, peak, MASKED: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Add some keys to a softmax that has `peak` and `total` so far; where MASKED, a row may have no key yet."""
+    higher = tl.maximum(peak, tl.max(logits, 1))
+    shift = higher
+    if MASKED:
+        shift = tl.where(higher == -float("inf"), 0.0, higher)
+    weights = tl.exp2(logits - shift[:, None])
+    fade = tl.exp2(peak - shift)
+    found = found * fade[:, None] + product(weights, values, INTERPRETED)
+    return found, total * fade + tl.sum(weights, 1), higher
+
+
+@triton.jit
 def join(
     parts, parts_lse, output, lse,
     DIM: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, ALL: tl.constexpr, SOME: tl.constexpr,

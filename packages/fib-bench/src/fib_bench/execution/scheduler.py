@@ -220,11 +220,11 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
     """
     if workers == 1:
         return list(parts)
-    if sum(part.count for part in parts) <= _FEW * workers:
-        pieces = [piece for part in parts for piece in part.split(max(len(part.workloads), -(-workers // len(parts))))]
+    each, pieces = sum(part.count for part in parts) / workers, list[DefinitionPlan]()
+    if each <= _FEW:
+        for part in parts:
+            pieces += part.split(max(len(part.workloads), -(-workers // len(parts))))
         return sorted(pieces, key=lambda piece: -math.prod(piece.workloads[0].axes.values()))
-    each = sum(part.count for part in parts) / workers
-    pieces: list[DefinitionPlan] = []
     for part in parts:
         if part.count <= _SMALL * each:
             pieces += part.split(1)

@@ -170,9 +170,6 @@ def record_name(*parts: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 9].rstrip('_')}_{digest}"
 
 
-# -- axes ----------------------------------------------------------------------------------------
-
-
 def _axes(problem: Problem) -> tuple[dict[str, AxisSpec], dict[Slot, str], tuple[str, ...]]:
     """The axes, the axis of each dimension, and constraints: equal sizes in all calls are one axis."""
     groups: dict[tuple[int, ...], list[Slot]] = {}
@@ -249,9 +246,6 @@ def _axis_name(calls: Sequence[Call], sizes: tuple[int, ...], slot: Slot) -> str
     return f"n{sizes[0]}" if len(set(sizes)) == 1 else f"{slot[0]}_{slot[1]}"
 
 
-# -- running the files ---------------------------------------------------------------------------
-
-
 def load_modules(sources: dict[str, str], file: str = "") -> types.ModuleType:
     """Execute modules, which import each other by name, and return the last one; messages name their `file`."""
     before, module = {name: sys.modules.get(name) for name in sources}, types.ModuleType("empty")
@@ -296,9 +290,6 @@ def tensors_of(result: object, path: str) -> dict[str, torch.Tensor]:
         raise ProblemError(path, f"the reference returned {kinds}; a definition has tensors")
     names = ["output"] if len(values) == 1 else [f"output_{index}" for index in range(len(values))]
     return dict(zip(names, values, strict=True))
-
-
-# -- sources -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -348,9 +339,6 @@ def on_any_device(source: str) -> str:
     with_device = re.sub(r"\.cuda\(\)", '.to("cuda")', source)
     is_there = r"__import__(\1torch\1).cuda.is_available()"
     return re.sub(r"(['\"])cuda(?::\d+)?\1", rf"(\1cuda\1 if {is_there} else \1cpu\1)", with_device)
-
-
-# -- records -------------------------------------------------------------------------------------
 
 
 @attrs.frozen

@@ -68,9 +68,6 @@ _PLURAL = re.compile(r"(?<=\w)s\b")
 _MAX_CHARS = 120
 
 
-# -- groups ------------------------------------------------------------------------------------
-
-
 @attrs.frozen(slots=False)
 class DeviceResults:
     """The results of one definition on one device: the latest trace of each solution on each workload."""
@@ -164,9 +161,6 @@ def report_problems(trace_set: TraceSet, definitions: Collection[str] | None = N
     return problems
 
 
-# -- failures ----------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class Failure:
     """The failures of one solution that have the same cause: equal texts, except for numbers."""
@@ -248,9 +242,6 @@ def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
     facts += labels
     facts += [f"timed by: {methods}"] if methods and latency is not None else []
     return f"{head}: {evaluation.status} {', '.join(facts)}"
-
-
-# -- leaderboards ------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -371,9 +362,6 @@ def _order(row: LeaderboardRow) -> tuple[bool, bool, float, int, float, str]:
     return (not row.is_ranked, value is None, -(value or 0.0), -row.passed, -row.fast_1, row.solution)
 
 
-# -- the fastest solutions ---------------------------------------------------------------------
-
-
 @attrs.frozen
 class Best:
     """The fastest passing solution on one workload, on one device."""
@@ -433,9 +421,6 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
         timed_by=timed_by(performance),
         labels=labels_of(winner.evaluation),
     )
-
-
-# -- totals ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
