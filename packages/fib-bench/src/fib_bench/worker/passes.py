@@ -431,7 +431,7 @@ class Passes:
 
 
 def _weight(nodes: int, copies: int) -> int:
-    """What a captured call counts in a launch; `CannotCapture` if it is too much."""
+    """The weight of a captured call in a launch; `CannotCapture` if it is too much."""
     if (weight := nodes + _COPY_NODES * copies) <= _MOST_NODES:
         return weight
     counted = f"{nodes} nodes, {copies} of them copies and fills that count as {_COPY_NODES + 1} each"
