@@ -145,6 +145,7 @@ def test_pages_of_what_does_not_exist_say_so(client, token):
         assert "<script>" not in page.text
         assert '<a href="/leaderboard">All leaderboards</a>' in page.text
     assert client.get("/v1/nope", headers=bearer(token("alice"))).json()["detail"] == "Not Found"
+    assert client.post("/v1/submissions", headers=HTML, follow_redirects=False).json()["status"] == 401
 
 
 def test_the_page_of_an_error_says_who_is_logged_in(client, token):

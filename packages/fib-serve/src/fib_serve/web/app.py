@@ -20,6 +20,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,8 +50,7 @@ _HEADERS = {
     ),
     "Cache-Control": "no-store",
 }
-_MAX_SHOWN, _MAX_QUOTED = 20, 3
-_MAX_CHARACTERS = 500
+_MAX_SHOWN, _MAX_QUOTED, _MAX_CHARACTERS = 20, 3, 500
 _LOG = logging.getLogger(__name__)
 
 
@@ -197,9 +197,10 @@ def _answer(request: Request, status: int, detail: str, headers: Mapping[str, st
 
 
 def _is_for_browser(request: Request) -> bool:
-    """Whether a browser shows the answer, of a page or of no route: routes of the API answer it with JSON too."""
-    route = request.scope.get("route")
-    return not getattr(route, "include_in_schema", False) and "text/html" in request.headers.get("accept", "")
+    """Whether a browser shows the answer, of a page or of no route: the API answers it with JSON too."""
+    route, path = request.scope.get("route"), request.scope["path"]  # a refused body has no route yet
+    is_api = route.include_in_schema if isinstance(route, Route) else path.startswith(_SUBMITTING[:2])
+    return not is_api and "text/html" in request.headers.get("accept", "")
 
 
 def _invalid_request(_: Request, error: Exception) -> Response:
