@@ -93,8 +93,9 @@ class _Series:
             return min(self.nothing)
         found, longer = min(statistics.median(self.nothing), self.most_nothing_ns), 0.0
         if self.digests and self.nothing_digests:
-            longer = statistics.median(self.digests) - statistics.median(self.nothing_digests)
-        return found + min(longer, _LONGER_SHARE * found)
+            usual = statistics.median(self.nothing_digests)
+            longer = min(statistics.median(self.digests) - usual, _LONGER_SHARE * min(usual, found))
+        return found + longer
 
     @property
     def latency_ns(self) -> float:
@@ -152,12 +153,8 @@ class Timer:
         self._nothing_digests: dict[Order, list[float]] = {order: [] for order in Order}
         hash_ns = function.layout.size_bytes / _NULL_BYTES_PER_NS
         most_ns = {order: least + hash_ns for order, least in _MOST_NULL_NS.items()}
-        self._series = {
-            (launch, order): _Series(
-                self._nothing[order], most_ns[order], self.method == CPU, self._nothing_digests[order]
-            )
-            for launch, order in self._wanted
-        }
+        nothing, digests, is_host = self._nothing, self._nothing_digests, self.method == CPU
+        self._series = {k: _Series(nothing[k[1]], most_ns[k[1]], is_host, digests[k[1]]) for k in self._wanted}
         self._least: list[float] = []
         self._least_ns = self._least_error_ns = 0.0
         self._seconds = self._exclusive_seconds = 0.0
@@ -248,7 +245,7 @@ class Timer:
         if order not in self._paired and len(taken) < (_ENOUGH_NOTHING if order is Order.COLD else _ENOUGH_OTHER):
             launch = Launch.DEVICE if self._is_cuda else Launch.HOST  # an eager caller launches no digest
             made = self._run(native.NOTHING, order, launch)
-            self._nothing_digests[order] += self._digest_ns(made.digests)
+            self._nothing_digests[order] += self._digest_ns(made.digests, made.taken_ns)
             taken += made.taken_ns
 
     def _sample_calls(self, launch: Launch, order: Order) -> None:
@@ -261,13 +258,15 @@ class Timer:
         if self._is_undisturbed(made) and not self._is_throttled(begin):
             skipped = int(launch is Launch.HOST and self._is_cuda and self.passes.calls > 1)  # it finds an idle host
             self._series[launch, order].calls += made.taken_ns[skipped:]
-            self._series[launch, order].digests += self._digest_ns(made.digests)[skipped:]
+            self._series[launch, order].digests += self._digest_ns(made.digests, made.taken_ns)[skipped:]
             self._nothing[order] += made.nothing_ns
-            self._nothing_digests[order] += self._digest_ns(made.nothing_digests)
+            self._nothing_digests[order] += self._digest_ns(made.nothing_digests, made.nothing_ns)
 
-    def _digest_ns(self, digests: Sequence[int]) -> list[int]:
-        """Durations of digests that differ by the place of what they read: in the cache, or in memory."""
-        return native.digest_ns(digests) if self._is_cuda and self.passes.output_bytes >= _LARGE_BYTES else []
+    def _digest_ns(self, digests: Sequence[int], taken_ns: Sequence[int]) -> list[int]:
+        """Durations of digests that differ by the place of what they read; 0 in place of more than its call took."""
+        if not self._is_cuda or self.passes.output_bytes < _LARGE_BYTES:
+            return []
+        return [ns if ns <= most else 0 for ns, most in zip(native.digest_ns(digests), taken_ns, strict=True)]
 
     def _run(self, kind: int, order: Order, launch: Launch) -> TimedPass:
         return self.passes.run(kind, order, launch, is_watched=kind == native.SOLUTION and not self._is_trusted)

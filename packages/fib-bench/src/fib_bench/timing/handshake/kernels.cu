@@ -216,7 +216,8 @@ extern "C" __global__ void fib_digest(FibMailbox* mail, FibState* state, int ind
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  const u64 taken = (nanoseconds() - __ldcg(&state->began)) / 16, most = (1 << FIB_SPAN_BITS) - 1;
+  const u64 began = __ldcg(&state->began), ended = nanoseconds(), most = (1 << FIB_SPAN_BITS) - 1;
+  const u64 taken = ended > began ? (ended - began) / 16 : 0;  // a call can have written there, and gains nothing
   const u64 digest = digest_of(state->partials, gridDim.x, state->flush, flush_blocks, parts);
   if (threadIdx.x == 0) store_system(&mail->stop[index], fib_state_span(digest, taken < most ? taken | 1 : most));
 }
