@@ -195,6 +195,7 @@ class TestPieces:
         assert Counter(found) == {("a", 1): 3, ("b", 1): 5}
         assert {name for name, _ in found[:2]} == {"b"}
         assert len(self.sizes([part("a", 1, 9)], 3)) == 3  # of one workload they are solutions
+        assert len(self.sizes([part("a", 3, 9)], 8)) == 9
 
     def test_become_smaller(self):
         assert [size for _, size in self.sizes([part(name, 10) for name in "abcd"], 1)] == [20] * 4

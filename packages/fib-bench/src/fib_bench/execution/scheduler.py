@@ -27,10 +27,10 @@ from ..plan import DefinitionPlan, Skip
 from .judge_process import JudgeProcess, finished_pairs
 
 _MAX_FAILURES = 3  # of a worker in succession
+_FEW = 4  # evaluations for each worker: each workload is a piece
 _SMALL = 0.15  # of a worker's share of the work: a definition with less of it is not split
 # Shares of a definition, and the size of their pieces in shares of a worker's work: pieces become smaller, so that no
 # worker idles for long at the end.
-_FEW = 4  # evaluations for each worker
 _ROUNDS = ((0.6, 0.6), (0.25, 0.25), (0.15, 0.07))
 
 
@@ -223,7 +223,7 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
     each, pieces = sum(part.count for part in parts) / workers, list[DefinitionPlan]()
     if each <= _FEW:
         for part in parts:
-            pieces += part.split(max(len(part.workloads), -(-workers // len(parts))))
+            pieces += part.split((count := max(len(part.workloads), 1)) * -(-workers // (len(parts) * count)))
         return sorted(pieces, key=lambda piece: -math.prod(piece.workloads[0].axes.values()))
     for part in parts:
         if part.count <= _SMALL * each:

@@ -454,6 +454,7 @@ class SolutionRun:
             function.check_together(prepared)
             with phases.during(Phase.WARM_UP):
                 Timer(function, prepared, self.settings, may_capture=checked.may_capture)
+            candidate.has_captured |= checked.may_capture
             checked.printed = candidate.worker.printed()
         for item, values in prepared.scalars:
             with BoundFunction(candidate, item.layout, 1) as function:

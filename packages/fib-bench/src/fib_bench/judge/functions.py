@@ -46,6 +46,8 @@ class FunctionWorker:
     def __init__(self, server: ForkServerClient, request: messages.Build, context: DeviceContext) -> None:
         self._server, self._request, self.context = server, request, context
         self.worker: Worker = server.spawn()
+        self.has_captured = False
+        """Whether calls on some workload were captured."""
         self.not_captured: dict[str, str] = {}
         """Reasons that calls on workloads cannot be captured, by UUID."""
         self.padding_problem = ""
@@ -60,8 +62,8 @@ class FunctionWorker:
         self._compile_error = ""
 
     def why_not_captured(self, workload: str) -> str:
-        """Reason that calls on a workload are not captured, empty if they may be; two of a solution decide for all."""
-        is_hopeless = self._request.solution is not None and len(self.not_captured) >= _ENOUGH_FAILURES
+        """Reason not to capture calls on a workload, or empty; without a capture, two of a solution decide for all."""
+        is_hopeless = len(self.not_captured) >= _ENOUGH_FAILURES and self._request.solution and not self.has_captured
         return self.not_captured.get(workload, next(iter(self.not_captured.values())) if is_hopeless else "")
 
     def is_first_kill(self, lost: WorkerLost) -> bool:

@@ -139,7 +139,7 @@ class Worker(AbstractContextManager["Worker"]):
         """Whether others wait for the device while a reference is called, which is paused then."""
         self.give_way: Callable[[], object] = lambda: None
         """Lets those who wait go first."""
-        self._is_pausing, self._paused_seconds = False, 0.0
+        self._is_pausing, self._paused_seconds, self._since = False, 0.0, 0.0
         self.not_compiled: dict[str, None] = {}
         """Configurations that its kernels do without, with reasons; untrusted."""
 
@@ -184,7 +184,7 @@ class Worker(AbstractContextManager["Worker"]):
             self.close()
             asked, reply = type(requests[0]).__name__, self._replies[0]
             raise WorkerLost(f"the worker answered {asked} with {reply!r:.200} before it was asked", is_forgery=True)
-        self._asked = requests[-1]
+        self._asked, self._since = requests[-1], self._seconds()
         try:
             send(self._channel, *requests, descriptors=descriptors)
         except ChannelClosed as error:
@@ -198,13 +198,12 @@ class Worker(AbstractContextManager["Worker"]):
 
     def _receive(self, seconds: float) -> object:
         may_compile = isinstance(self._asked, messages.Call) and self._asked.is_first
-        begin = since = self._seconds()
+        begin = self._seconds()
         deadline = begin + seconds
         latest = deadline + (_MOST_COMPILE_SECONDS if may_compile else 0.0)
         while self._is_pausing or not self._replies or isinstance(self._replies[0], messages.Compiling):
             if self._is_pausing and _PAUSED in self._replies:
                 self._let_others_go_first()
-                since = self._seconds()
                 continue
             if self._replies and isinstance(note := self._replies[0], messages.Compiling):
                 self._replies.popleft()
@@ -218,7 +217,7 @@ class Worker(AbstractContextManager["Worker"]):
                 self.close()
                 raise WorkerLost(f"no answer within {round(seconds, 3):g} s; the worker was killed", is_timeout=True)
             self._wait(min(left, _TURN_SECONDS))
-            is_long = isinstance(self._asked, messages.Call) and self._seconds() - since > _TURN_SECONDS
+            is_long = isinstance(self._asked, messages.Call) and self._seconds() - self._since > _TURN_SECONDS
             if is_long and not self._is_pausing and not self._replies and self.is_wanted():
                 self._is_pausing = self._signal(messages.PAUSE)
         self.waited_seconds += min(self._seconds() - begin, seconds)  # the judge may have been stopped meanwhile
@@ -232,7 +231,7 @@ class Worker(AbstractContextManager["Worker"]):
             self.give_way()
         finally:
             self._paused_seconds += time.monotonic() - begin
-            self._is_pausing = False
+            self._is_pausing, self._since = False, self._seconds()
             self._signal(messages.GO_ON)
 
     def _seconds(self) -> float:

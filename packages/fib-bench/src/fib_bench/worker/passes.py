@@ -334,8 +334,8 @@ class Passes:
         first = self._capture_all(self._calls[:1], pool)
         self._most_calls = self._most_calls or max(2, _MOST_NODES // max(_weight(*first.counts[0]), 1))
         others = self._capture_all(self._calls[1 : min(count, self._most_calls)], pool)
-        for counts in others.counts:
-            _weight(*counts)
+        if sum(_weight(*counts) for counts in (*first.counts, *others.counts)) > 2 * _MOST_NODES:
+            raise CannotCapture("its first call has by far fewer nodes than others")
         pairs = zip(*(attrs.astuple(each, recurse=False) for each in (first, others)), strict=True)
         self._captured = _Captured(*([*one, *other] for one, other in pairs))
         return self._captured
