@@ -35,7 +35,9 @@ def main(folder, definitions):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "flashinfer-trace").symlink_to(definitions.parent.resolve())
-    shutil.copy(_ROOT / "tests-integration" / "solutions" / "gqa_paged_decode_triton.py", folder / "paged_decode.py")
+    files = ("gqa_paged_decode_triton.py", "shared/kernels.py")  # a reader of the tutorial has one file
+    own, shared = ((_ROOT / "tests-integration" / "solutions" / file).read_text("utf-8") for file in files)
+    (folder / "paged_decode.py").write_text(re.sub(r"from \.shared\.kernels import .*", lambda _: shared, own))
     print(f"$ bash -ex {_COMMANDS}", flush=True)
     ended = subprocess.run(["bash", "-ex", _COMMANDS], cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     print(ended.stdout)

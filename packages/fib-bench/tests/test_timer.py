@@ -217,19 +217,16 @@ def test_a_digest_of_large_outputs_that_lie_in_memory_is_not_the_calls_time(make
         (Device(output_bytes=large, digests=(8000, 800)), 240.0),  # nobody believes more than a share
         (Device(output_bytes=large, digests=(16_000_000, 800)), -800.0),  # more than the call took
     ):
-        timer = make_timer(device)
-        trusted = sampled(make_timer(Device(), is_trusted=True))
-        sampled(timer).compare_with(trusted)
+        timer, trusted = sampled(make_timer(device)), sampled(make_timer(Device(), is_trusted=True))
+        timer.compare_with(trusted)
         found = timer.measurement()
         assert (found.latency_ms * 1e6, found.call_ns) == pytest.approx((1e4 - subtracted, 5e4 - subtracted), abs=60)
 
 
 def test_neither_an_empty_function_nor_the_reference_is_accused(make_timer):
     nearly = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), 20.0)
-    trusted, empty = (
-        sampled(make_timer(Device(), is_trusted=True)),
-        sampled(make_timer(Device(nearly, output_bytes=0))),
-    )
+    trusted = sampled(make_timer(Device(), is_trusted=True))
+    empty = sampled(make_timer(Device(nearly, output_bytes=0)))
     empty.compare_with(trusted)
     assert empty.measurement().latency_ms == pytest.approx(5e-5)
     faster = dict.fromkeys((COLD, FRESH, EAGER, EAGER_FRESH), -500.0)
